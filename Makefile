@@ -1,0 +1,29 @@
+# Every target makes the virtual environment it needs, with plain venv and pip.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test check bench clean
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(VENV)/.installed  ## one session, live: a question, a tool call, an approval, the reply
+	$(BIN)/turnstream demo
+
+test: $(VENV)/.installed  ## every test, on the embedded broker and on a real server
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.installed  ## lint, format, types, module size
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python tests/module_size.py
+
+bench: $(VENV)/.installed  ## ours beside raw Redis and stock arq, in one run
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) .turnstream

@@ -1,0 +1,1 @@
+"""What people import: `import api_shim as agents`."""

@@ -1,0 +1,195 @@
+"""A broker: the connections of one process to one Redis, or to the embedded one.
+
+Every timeout, keepalive and pool size is set here, never inherited from the client library, whose defaults change between
+versions. The library's own blind retries are off: what is sent again is decided by `Broker.run`, whose scripts are safe to repeat.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+from collections.abc import Hashable, Iterable
+from typing import Any, Final
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import redis.asyncio as aioredis
+import redis.exceptions as redis_errors
+from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel
+from redis.backoff import NoBackoff
+
+from broker.embedded import EmbeddedServer
+from broker.keys import Keys
+from broker.pipeline import TRANSIENT, Pipeline
+from broker.protocol.errors import BrokerUnavailableError, SessionBusyError
+from broker.scripting import Argument, load_script
+from broker.settings import Settings
+
+MINIMUM_VERSION: Final = (6, 2)
+_BACKOFF_S: Final = (0.02, 1.0)
+
+
+class Broker:
+    """Connections to the broker of one deployment, for one event loop.
+
+    `commands` carries transitions, `reads` catch-up reading of logs: a long replay never stands before a send. Pub/sub and
+    blocking pops take connections of their own from `connection()`.
+    """
+
+    def __init__(self, settings: Settings, embedded: EmbeddedServer | None = None) -> None:
+        self.settings = settings
+        self.embedded = embedded
+        self._pool = _pool(settings, embedded)
+        self.database = int(self._pool.connection_kwargs.get("db") or 0)
+        self.keys = Keys(settings.prefix, self.database)
+        self.client: aioredis.Redis = aioredis.Redis(connection_pool=self._pool)
+        self.commands = Pipeline(self.client)
+        self.reads = Pipeline(self.client)
+
+    @property
+    def place(self) -> Hashable:
+        """What makes two handles the same place: the broker's URL and prefix, or this very embedded broker."""
+        return self.embedded if self.embedded is not None else (self.settings.redis_url, self.settings.prefix)
+
+    def connection(self, *, timeout: float | None) -> aioredis.Connection:
+        """Return a connection of its own, not yet open, whose replies may take `timeout` seconds (None: for ever)."""
+        options = {**self._pool.connection_kwargs, "socket_timeout": timeout}
+        connection: aioredis.Connection = self._pool.connection_class(**options)
+        return connection
+
+    async def run(
+        self, name: str, key_name: str, rest: Iterable[Argument] = (), /, *, budget: float | None = None, **arguments: Argument
+    ) -> list[Any]:
+        """Run a verb and return its reply: words, as the script's contract gives them.
+
+        While the broker is away the call is repeated with back-off for `budget` seconds (default: the setting
+        `command_budget`); every script is safe to repeat. Raises `BrokerUnavailableError` after that, and
+        `SessionBusyError` when the broker is out of memory and refused the command whole.
+        """
+        script = load_script(name, self.database)
+        values = script.values(arguments, rest)
+        allowed = self.settings.command_budget if budget is None else budget
+        until = asyncio.get_running_loop().time() + allowed
+        wait, most = _BACKOFF_S
+        while True:
+            try:
+                reply: list[Any] = await self.commands.script(script, key_name, values)
+            except redis_errors.OutOfMemoryError as full:
+                raise SessionBusyError(
+                    f"{name}: the broker is out of memory and took nothing; free memory or raise maxmemory, then try again"
+                ) from full
+            except TRANSIENT as away:
+                if asyncio.get_running_loop().time() + wait > until:
+                    raise BrokerUnavailableError(
+                        f"{name}: the broker did not answer within {allowed:g} s ({type(away).__name__}); "
+                        f"check that it runs and that TURNSTREAM_REDIS_URL names it"
+                    ) from away
+                # Half of the wait is random, so that a fleet does not come back in step.
+                await asyncio.sleep(wait * (0.5 + random.random() / 2))  # noqa: S311 - jitter, not a secret
+                wait = min(wait * 2, most)
+            else:
+                return reply
+
+    async def check(self) -> None:
+        """Refuse a broker that would lose data: raises `BrokerUnavailableError` with one sentence that says what to change."""
+        if self.embedded is not None:
+            return
+        try:
+            server = await self.client.info("server")
+            replication = await self.client.info("replication")
+        except redis_errors.NoPermissionError:
+            return  # an access list may hide INFO; the first command will say what is wrong
+        except TRANSIENT as away:
+            raise BrokerUnavailableError(
+                f"The broker at TURNSTREAM_REDIS_URL cannot be reached ({type(away).__name__}): start it, or correct the URL."
+            ) from away
+        version = tuple(int(part) for part in str(server["redis_version"]).split(".")[:2])
+        if version < MINIMUM_VERSION:
+            raise BrokerUnavailableError(
+                f"The broker is Redis {server['redis_version']}; Turnstream needs 6.2 or newer: upgrade the server."
+            )
+        if replication.get("role") != "master":
+            raise BrokerUnavailableError(
+                "The broker is a read-only replica: let TURNSTREAM_REDIS_URL name the primary, or use redis+sentinel://."
+            )
+        policy = await self._eviction_policy()
+        if policy not in (None, "noeviction"):
+            raise BrokerUnavailableError(
+                f"The broker evicts keys when it is full (maxmemory-policy {policy}), which would delete sessions: "
+                f"set maxmemory-policy to noeviction."
+            )
+
+    async def _eviction_policy(self) -> str | None:
+        """INFO memory names the policy where CONFIG GET is not allowed, as on managed servers."""
+        memory = await self.client.info("memory")
+        policy = memory.get("maxmemory_policy")
+        return str(policy) if policy is not None else None
+
+    async def close(self) -> None:
+        """Close every connection. What was issued and not answered is cancelled."""
+        await self.commands.close()
+        await self.reads.close()
+        await self.client.aclose()
+        await self._pool.disconnect()
+
+
+def _options(settings: Settings) -> dict[str, Any]:
+    return {
+        "protocol": 2,
+        "decode_responses": False,
+        "socket_timeout": settings.socket_timeout,
+        "socket_connect_timeout": settings.connect_timeout,
+        "socket_keepalive": True,
+        "health_check_interval": 0,
+        "retry": Retry(NoBackoff(), 0),
+        "retry_on_error": [],
+        "retry_on_timeout": False,
+    }
+
+
+def _pool(settings: Settings, embedded: EmbeddedServer | None) -> aioredis.ConnectionPool:
+    if embedded is not None:
+        return embedded.pool()
+    if settings.redis_url is None:
+        raise BrokerUnavailableError("No broker is named: set TURNSTREAM_REDIS_URL, for example redis://127.0.0.1:6379/0.")
+    url = urlsplit(settings.redis_url)
+    if url.scheme == "redis+sentinel":
+        return _sentinel_pool(settings)
+    options = _options(settings)
+    if url.scheme == "unix":
+        options.pop("socket_keepalive")
+    else:
+        options["socket_keepalive_options"] = _keepalive()
+    try:
+        return aioredis.ConnectionPool.from_url(
+            settings.redis_url, max_connections=settings.max_connections, **options
+        )
+    except ValueError as bad:
+        raise BrokerUnavailableError(f"TURNSTREAM_REDIS_URL is not usable: {bad}") from bad
+
+
+def _keepalive() -> dict[int, int]:
+    """Probe an idle connection after 15 s, each 5 s, three times: a half-open one is noticed within half a minute."""
+    names = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+    return {getattr(socket, name): value for name, value in names.items() if hasattr(socket, name)}
+
+
+def _sentinel_pool(settings: Settings) -> aioredis.ConnectionPool:
+    url = urlsplit(settings.redis_url or "")
+    master = parse_qs(url.query).get("master", [""])[0]
+    if not master:
+        raise BrokerUnavailableError("TURNSTREAM_REDIS_URL names sentinels but no primary: add ?master=NAME.")
+    credentials, _, hosts = url.netloc.rpartition("@")
+    user, _, password = credentials.partition(":")
+    nodes = []
+    for host in hosts.split(","):
+        name, _, port = host.rpartition(":")
+        nodes.append((name or port, int(port) if name else 26379))
+    options = {**_options(settings), "db": int(url.path.strip("/") or 0)}
+    if password:
+        options |= {"username": unquote(user) or None, "password": unquote(password)}
+    timeouts = {"socket_timeout": settings.socket_timeout, "socket_connect_timeout": settings.connect_timeout}
+    sentinel = Sentinel(nodes, sentinel_kwargs=timeouts, **options)  # type: ignore[no-untyped-call] # redis-py has no types here
+    pool: aioredis.ConnectionPool = sentinel.master_for(master).connection_pool
+    return pool

@@ -1,0 +1,1 @@
+"""What a stored record looks like, and the typed objects it becomes."""

@@ -1,0 +1,111 @@
+"""The queue: jobs by due time, claimed ones by lease deadline. What arq stores for a job is known here and in its Lua twin.
+
+A job id is `{s<n>}<prefix><session>:<turn>:<wake>`; an id is enqueued and claimed once in its life. Enqueueing is part of the
+transitions (`scripts/include/enqueue.lua`), never arq's `enqueue_job`: when the connection drops at EXEC, that reports
+"duplicate" for a job that is not there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from broker.broker import Broker
+from broker.keys import new_id
+
+_JOB_ID: Final = re.compile(r"^\{s\d+\}.*?([^:}]+):([^:]+):(\d+)$")
+
+
+class BadJobError(ValueError):
+    """A job id or body that this deployment did not write."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A claimed job: its id, the function arq knows, and the turn's wake that it stands for."""
+
+    id: str
+    function: str
+    session_id: str
+    turn_id: str
+    wake: int
+
+
+def read_job(job_id: str, body: bytes) -> Job:
+    """Return the job of an id and its stored body. Raises `BadJobError` naming the id."""
+    match = _JOB_ID.match(job_id)
+    try:
+        function, arguments = (loaded := orjson.loads(body))["f"], loaded["a"]
+    except (ValueError, KeyError, TypeError) as bad:
+        raise BadJobError(f"job {job_id}: its body is not one of ours") from bad
+    if match is None or arguments[:2] != [match[1], match[2]]:
+        raise BadJobError(f"job {job_id}: its id and its body name different turns")
+    return Job(job_id, function, match[1], match[2], int(match[3]))
+
+
+def dumps(value: Any) -> bytes:
+    """Arq's job serializer: JSON, never pickle. What JSON cannot hold becomes its `repr`."""
+    return orjson.dumps(value, default=repr)
+
+
+def loads(body: bytes) -> Any:
+    """Arq's job deserializer."""
+    return orjson.loads(body)
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """What a claim gave: raw jobs (id, body), and seconds until the next one or the next lapse is due (None: none is)."""
+
+    jobs: list[tuple[str, bytes]]
+    wait: float | None
+
+
+async def claim(broker: Broker, queue: str, *, worker: str, slots: int, lease: float, budget: float) -> Claimed:
+    """Claim up to `slots` due jobs under a lease (seconds), and put lapsed ones back."""
+    reply = await broker.run(
+        "claim", queue, budget=budget, worker=worker, nonce=new_id(), slots=slots, lease=int(lease * 1000)
+    )
+    wait, flat = int(reply[0]), iter(reply[1:])
+    return Claimed(
+        [(job.decode(), body) for job, body in zip(flat, flat, strict=True)], None if wait < 0 else wait / 1000
+    )
+
+
+async def renew(
+    broker: Broker, queue: str, jobs: Sequence[str], *, worker: str, agent: str, slots: int, version: str, budget: float
+) -> list[str]:
+    """Renew the leases of `jobs`, register the worker; return the jobs it holds no longer."""
+    reply = await broker.run(
+        "renew",
+        queue,
+        jobs,
+        budget=budget,
+        worker=worker,
+        agent=agent,
+        lease=int(broker.settings.lease * 1000),
+        slots=slots,
+        version=version,
+    )
+    return [job.decode() for job in reply]
+
+
+async def leave(broker: Broker, queue: str, *, worker: str, agent: str, budget: float) -> None:
+    """Take the worker out of the listing of those that serve `agent`."""
+    await broker.run("leave", queue, budget=budget, worker=worker, agent=agent)
+
+
+async def sweep(broker: Broker, shard: int) -> int:
+    """Put turns back that are active and neither queued, running nor parked; return how many. Safe to run twice."""
+    page, offset, back = 100, 0, 0
+    key = broker.keys.base(shard) + "active"
+    while True:
+        seen, put_back = (int(word) for word in await broker.run("sweep", key, offset=offset, page=page))
+        back += put_back
+        offset += page
+        if seen < page:
+            return back

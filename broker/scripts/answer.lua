@@ -1,0 +1,29 @@
+-- answer: the first answer of a callback counts.
+--
+-- KEYS    session
+-- ARGV    sid callback nonce resolved call result
+--         resolved: the tail of callbackResolved, the answer among its private fields; call, result: for a client tool, the
+--         open field of its call and the bytes that complete it from now on
+-- RETURN  answered | lost id body: another answer counted, in that record | unknown | missing
+-- EVENTS  callbackResolved, then turnUpdated(running) if none is open any more
+--@include session emit enqueue once
+local s = load_session(sid)
+if not s then return {'missing'} end
+local before = said_before(nonce)
+if before then return before end
+if not redis.call('HGET', s.asked, callback) then
+  local id = redis.call('HGET', s.settled, callback)
+  if not id then return {'unknown'} end
+  local record = redis.call('XRANGE', s.log, id, id)[1]
+  return {'lost', id, record and record[2][2] or ''}
+end
+redis.call('HDEL', s.asked, callback)
+redis.call('HSET', s.settled, callback, emit(s, s.turn, resolved))
+if call ~= '' then
+  local held = redis.call('HGET', base .. 'open:' .. sid, call)
+  if held then redis.call('HSET', base .. 'open:' .. sid, call, string.match(held, '^%d+\n') .. result) end
+end
+if redis.call('HLEN', s.asked) == 0 then emit_turn(s, 'running') end
+flush(s)
+wake_turn(s)
+return say(nonce, 'answered')

@@ -1,0 +1,15 @@
+-- append: one write of the run that holds the turn.
+--
+-- KEYS    session
+-- ARGV    sid fence op seen ...effects
+-- RETURN  ok first-n last-id | superseded | late | gap
+-- EVENTS  what its effects say (include/effects.lua), turnUpdated(blocked) when a first callback opened
+--@include session emit enqueue end_turn effects fenced
+local s = load_session(sid)
+local refused = refuse(s, fence, op, seen)
+if refused then return refused end
+permit(s)
+local first = s.n + 1
+apply(s, effects)
+flush(s)
+return accept(s, op, 'ok', int(first), last_id(s))

@@ -1,0 +1,44 @@
+-- begin: a claimed job starts to run. Counts the attempt, writes the fence, gives the log's tail.
+--
+-- KEYS    session
+-- ARGV    sid job turn wake fence worker protocol max_attempts after page
+-- RETURN  dropped: the turn is not at that wake, its id is gone | newer: a record protocol this worker cannot read
+--         dead: attempts are used up, the turn has ended | begun attempts last-id agent inputs customization, then id body …
+-- EVENTS  a notice from the second attempt on; the turn's end when dead
+--@include session emit enqueue end_turn
+local s = load_session(sid)
+local queue = s and queue_key(s)
+if not s or s.turn ~= turn or int(s.wake) ~= wake then
+  redis.call('DEL', 'arq:job:' .. job)
+  if queue then redis.call('ZREM', queue .. ':running', job) end
+  return {'dropped'}
+end
+if tonumber(s.protocol) > tonumber(protocol) then
+  redis.call('ZREM', queue .. ':running', job)
+  redis.call('ZADD', queue, int(now + 1000), job)
+  return {'newer'}
+end
+if s.fence ~= fence then
+  permit(s)
+  s.attempts = s.attempts + 1
+  if s.attempts > tonumber(max_attempts) then
+    redis.call('ZADD', base .. 'dead', int(now), sid .. ' ' .. turn)
+    cut_turn(s, '"type":"failed","error":{"message":"The turn was started ' .. int(s.attempts - 1)
+      .. ' times and each worker was lost. It is in the dead letters.","code":"worker_lost"}', 'waiting')
+    return {'dead'}
+  end
+  redis.call('HSET', s.key, 'attempts', int(s.attempts), 'fence', fence, 'holder', worker, 'job', 'running',
+    'op', '0', 'result', '', 'written', int(now))
+  if s.attempts > 1 then
+    emit(s, turn, '"type":"notice","level":"warning","source":"worker","message":"The turn runs again: attempt '
+      .. int(s.attempts) .. '.","details":{"reason":"worker_lost","attempt":' .. int(s.attempts) .. '}}')
+    flush(s)
+  end
+end
+local extra = redis.call('HMGET', s.key, 'inputs', 'customization')
+local reply = {'begun', int(s.attempts), last_id(s), s.agent, extra[1] or '', extra[2] or ''}
+for _, record in ipairs(redis.call('XRANGE', s.log, '(' .. after, '+', 'COUNT', page)) do
+  reply[#reply + 1] = record[1]
+  reply[#reply + 1] = record[2][2]
+end
+return reply

@@ -1,0 +1,19 @@
+-- cancel: ends the session, and its active turn with it. A session that has ended stays as it is.
+--
+-- KEYS    session
+-- ARGV    sid
+-- RETURN  cancelled | ended: it had ended before | missing
+-- EVENTS  the turn's end (interrupted, cause cancelled), sessionUpdated(terminated)
+--@include session emit enqueue end_turn
+local s = load_session(sid)
+if not s then return {'missing'} end
+if s.status == 'terminated' then return {'ended'} end
+permit(s)
+if s.turn ~= '' then
+  cut_turn(s, '"type":"interrupted","cause":"cancelled"', 'terminated')
+else
+  emit_status(s, 'terminated')
+  flush(s)
+  retire(s)
+end
+return {'cancelled'}

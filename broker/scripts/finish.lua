@@ -1,0 +1,14 @@
+-- finish: the run has decided how its turn ends.
+--
+-- KEYS    session
+-- ARGV    sid fence op seen ended ...effects    ended: the tail of turnEnded; seen '' = ends whatever came since (a failure)
+-- RETURN  finished end-id | more last-id: there is news after `seen` | superseded | late | gap
+-- EVENTS  what its effects say, what is open completed and closed, turnUpdated(terminated) turnEnded sessionUpdated
+--@include session emit enqueue end_turn effects fenced
+local s = load_session(sid)
+local refused = refuse(s, fence, op, seen == '' and '0-0' or seen)
+if refused then return refused end
+permit(s)
+if seen ~= '' and seen ~= last_id(s) then return accept(s, op, 'more', last_id(s)) end
+apply(s, effects)
+return accept(s, op, 'finished', end_turn(s, ended, 'waiting'))

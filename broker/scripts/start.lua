@@ -1,0 +1,64 @@
+-- start: a message starts a turn, joins the active one, or finds the turn its key has already started.
+--
+-- KEYS    session
+-- ARGV    sid nonce key digest join turn preview ...contents
+--         key '' = none; join '1' = a message may join the active turn; contents: completed tails, the user's entry first,
+--         then each context message; a tail may be a blob reference, in which case 'blob' id bytes stand before it
+-- RETURN  started turn first | joined turn | receipt turn started | busy turn | conflict | terminated | missing
+-- EVENTS  entryAdded entryCompleted turnStarted sessionUpdated(running), then contexts, then a notice if no worker serves
+--@include session emit enqueue once
+local s = load_session(sid)
+if not s then return {'missing'} end
+local before = said_before(nonce)
+if before then return before end
+local receipts = base .. 'receipts:' .. sid
+if key ~= '' then
+  local receipt = redis.call('HGET', receipts, key)
+  if receipt then
+    local was, started, of = string.match(receipt, '^(%S+) (%S+) (%S+)$')
+    if of == digest and (join == '1' or started == '1') then return {'receipt', was, started} end
+    return {s.status == 'terminated' and 'terminated' or 'conflict'}
+  end
+end
+if s.status == 'terminated' then return {'terminated'} end
+local active = s.turn ~= '' and s.turn or nil
+if active and join ~= '1' then return {'busy', active} end
+
+local function add_contents(from, to)
+  local i = from
+  while i <= to do
+    if ARGV[i] == 'blob' then
+      redis.call('HSET', base .. 'blobs:' .. sid, ARGV[i + 1], ARGV[i + 2])
+      i = i + 3
+    end
+    emit_entry(s, s.turn, ARGV[i])
+    i = i + 1
+  end
+end
+
+if active then
+  add_contents(contents, #ARGV)
+  flush(s)
+  if s.job == 'running' then hint(s, 'news') end
+  if key ~= '' then redis.call('HSET', receipts, key, active .. ' 0 ' .. digest) end
+  return say(nonce, 'joined', active)
+end
+
+local user = ARGV[contents] == 'blob' and contents + 3 or contents
+s.turn, s.first = turn, int(s.n + 1) .. '-' .. int(math.max(now, s.ms))
+redis.call('HSET', s.key, 'turn', turn, 'first', s.first, 'attempts', '0', 'op', '0', 'result', '')
+redis.call('HSETNX', s.key, 'preview', preview)
+redis.call('HSET', s.turns, turn, s.first .. ' ' .. s.prev .. ' -')
+redis.call('ZADD', base .. 'active', int(now), sid)
+add_contents(contents, user)
+emit(s, turn, '"type":"turnStarted"}')
+emit_status(s, 'running')
+add_contents(user + 1, #ARGV)
+if redis.call('ZCOUNT', base .. 'workers:' .. s.agent, int(now), '+inf') == 0 then
+  emit(s, turn, '"type":"notice","level":"warning","source":"agent:' .. s.agent
+    .. '","message":"No worker serves agent ' .. s.agent .. ' now; the turn waits in its queue.","details":null}')
+end
+flush(s)
+enqueue(s)
+if key ~= '' then redis.call('HSET', receipts, key, turn .. ' 1 ' .. digest) end
+return say(nonce, 'started', turn, s.first)

@@ -1,0 +1,70 @@
+"""Settings of a deployment, from the environment (`TURNSTREAM_…`) or from code.
+
+Every process of one deployment must agree on `prefix` and `shards`; the rest may differ by process.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+DAY_S = 86_400.0
+
+
+class Settings(BaseSettings):
+    """All settings with their defaults; durations are in seconds, sizes in bytes, `None` means never or no limit.
+
+    Raises `pydantic.ValidationError`, naming the setting, for a value out of range.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="TURNSTREAM_", frozen=True, extra="ignore")
+
+    redis_url: str | None = None
+    """`redis://`, `rediss://`, `unix://`, or `redis+sentinel://host:port,host:port/DB?master=NAME`; unset: embedded."""
+
+    prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]{1,64}$")] = "ts:"
+    """What every key, job id and channel of this deployment begins with (arq's own prefixes are fixed)."""
+
+    shards: Annotated[int, Field(ge=1, le=4096)] = 1
+    """Hash tags over which sessions are spread. May grow, never shrink: a session's id carries its shard."""
+
+    lease: Annotated[float, Field(gt=0)] = 15.0
+    """How long a worker may hold a turn without renewing; it renews at a quarter of it."""
+
+    slots: Annotated[int, Field(ge=1)] = 100
+    """Turns that one worker process runs at once."""
+
+    grace: Annotated[float, Field(ge=0)] = 30.0
+    """How long running turns may go on after SIGTERM before they are handed back."""
+
+    max_attempts: Annotated[int, Field(ge=1)] = 5
+    """Starts of one turn that may end with a lost worker before it goes to the dead letters."""
+
+    retention: Annotated[float | None, Field(gt=0)] = 7 * DAY_S
+    """How long a session is kept after its end."""
+
+    message_limit: Annotated[int, Field(gt=0)] = 16 * 1024 * 1024
+    """Largest message, in bytes of its stored form."""
+
+    tool_timeout: Annotated[float, Field(gt=0)] = 1800.0
+    """How long a tool call may take when the tool names no limit of its own."""
+
+    model_attempts: Annotated[int, Field(ge=1)] = 3
+    """Tries of one model call, with back-off, while the model's failure says that a retry may help."""
+
+    reconnect_budget: Annotated[float, Field(gt=0)] = 60.0
+    """How long an observer rides out a broker that is away, before `ObservationLost`."""
+
+    command_budget: Annotated[float, Field(gt=0)] = 10.0
+    """How long a client's command is retried while the broker is away, before it raises."""
+
+    socket_timeout: Annotated[float, Field(gt=0)] = 5.0
+    """How long one reply of the broker may take. Blocking commands have a connection and a limit of their own."""
+
+    connect_timeout: Annotated[float, Field(gt=0)] = 3.0
+    """How long a connection may take to open."""
+
+    max_connections: Annotated[int, Field(ge=4)] = 64
+    """Upper bound of one process's connections for commands; each component uses one."""

@@ -1,0 +1,426 @@
+"""The verbs of a session, typed: each function runs one script and gives its words back as a value.
+
+A state changes nowhere else. What a script may answer stands in the contract at its top; a word that its caller must tell
+apart becomes a value here, and the errors of one table (`_REFUSALS`) are raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple
+
+from broker.broker import Broker
+from broker.keys import new_id
+from broker.protocol.errors import (
+    AgentsError,
+    SessionIdempotencyConflictError,
+    SessionNotFoundError,
+    SessionTerminatedError,
+)
+from broker.scripting import Argument
+
+PROTOCOL: Final = 1
+"""The record protocol this version writes, and the newest it reads."""
+
+EFFECTS_LIMIT: Final = 500
+"""Effects of one worker's write at most (a reply has at most 128 calls)."""
+
+
+class Raw(NamedTuple):
+    """A stored record as it lies in the stream: its id, and its body (`broker/protocol/wire.py`)."""
+
+    id: str
+    body: bytes
+
+
+def _words(reply: Sequence[Any]) -> list[str]:
+    return [word.decode() if isinstance(word, bytes) else str(word) for word in reply]
+
+
+def _pairs(reply: Sequence[Any]) -> list[Raw]:
+    flat = iter(reply)
+    return [Raw(place.decode(), body) for place, body in zip(flat, flat, strict=True)]
+
+
+def session_key(broker: Broker, session_id: str) -> str:
+    """Return the session's own key. Raises `SessionNotFoundError` for an id that no session can have."""
+    try:
+        return broker.keys.of("session", session_id)
+    except KeyError:
+        raise SessionNotFoundError(f"There is no session {session_id!r}: this is no session id.") from None
+
+
+_REFUSALS: Final[dict[str, tuple[type[AgentsError], str]]] = {
+    "missing": (SessionNotFoundError, "There is no session {sid}: it never existed here, or its retention is over."),
+    "terminated": (SessionTerminatedError, "Session {sid} has ended and takes no new input; start a new session."),
+}
+
+
+async def _session_verb(
+    broker: Broker, verb: str, session_id: str, rest: Iterable[Argument] = (), **arguments: Argument
+) -> list[Any]:
+    key = session_key(broker, session_id)
+    reply = await broker.run(verb, key, rest, sid=session_id, **arguments)
+    refusal = _REFUSALS.get(reply[0].decode())
+    if refusal is not None:
+        error, text = refusal
+        raise error(text.format(sid=session_id))
+    return reply
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionOptions:
+    """What a session is opened with. `title` and `inputs` are ready JSON; `digest` is that of all options together."""
+
+    agent: str
+    queue: str
+    title: bytes = b"null"
+    once: bool = False
+    digest: str
+    inputs: bytes = b""
+    customization: bytes = b""
+
+
+async def open_session(broker: Broker, session_id: str, options: SessionOptions) -> bool:
+    """Open a session; False when it was open already with the same options.
+
+    Raises `SessionIdempotencyConflictError` (its key empty) when it was opened with others.
+    """
+    retention = broker.settings.retention
+    word = (
+        await broker.run(
+            "open_session",
+            session_key(broker, session_id),
+            sid=session_id,
+            agent=options.agent,
+            queue=options.queue,
+            title=options.title,
+            protocol=PROTOCOL,
+            retention="" if retention is None else int(retention * 1000),
+            once=int(options.once),
+            digest=options.digest,
+            inputs=options.inputs,
+            customization=options.customization,
+        )
+    )[0]
+    if word == b"conflict":
+        raise SessionIdempotencyConflictError(
+            f"Session {session_id} was opened with the same idempotency key and other options; use another key.",
+            idempotency_key="",
+        )
+    return bool(word == b"opened")
+
+
+@dataclass(frozen=True)
+class Blob:
+    """A body over the inline limit: stored once beside the log, referred to by a record."""
+
+    id: str
+    body: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """A message as the scripts take it: completed tails, the user's entry first, and the blobs they refer to."""
+
+    tails: Sequence[bytes | tuple[Blob, bytes]]
+    digest: str
+    preview: bytes = b""
+
+    def values(self) -> list[Argument]:
+        """Return the `...contents` of `start` and `steer`."""
+        values: list[Argument] = []
+        for tail in self.tails:
+            if isinstance(tail, tuple):
+                blob, reference = tail
+                values += ["blob", blob.id, blob.body, reference]
+            else:
+                values.append(tail)
+        return values
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A message arrived: its turn, and whether it started that turn."""
+
+    turn: str
+    started: bool
+
+
+@dataclass(frozen=True)
+class ActiveTurn:
+    """A message was refused, since this turn is active (None: no turn is)."""
+
+    turn: str | None
+
+
+async def start(broker: Broker, session_id: str, message: Message, *, key: str | None, join: bool) -> Sent | ActiveTurn:
+    """Start a turn with a message; with `join` it may join the active turn instead.
+
+    A key gives the turn it has already started or joined. Raises `SessionNotFoundError`, `SessionTerminatedError`,
+    `SessionIdempotencyConflictError` (the key with another message), `SessionBusyError`, `BrokerUnavailableError`.
+    """
+    reply = _words(
+        await _session_verb(
+            broker,
+            "start",
+            session_id,
+            message.values(),
+            nonce=new_id(),
+            key=key or "",
+            digest=message.digest,
+            join=int(join),
+            turn=new_id(),
+            preview=message.preview,
+        )
+    )
+    match reply:
+        case ["started", turn, *_]:
+            return Sent(turn, started=True)
+        case ["joined", turn]:
+            return Sent(turn, started=False)
+        case ["receipt", turn, started]:
+            return Sent(turn, started=started == "1")
+        case ["busy", turn]:
+            return ActiveTurn(turn)
+        case _:
+            raise SessionIdempotencyConflictError(
+                f"Session {session_id}: the idempotency key was used for another message; use a new key.",
+                idempotency_key=key or "",
+            )
+
+
+async def steer(broker: Broker, session_id: str, turn_id: str, message: Message) -> ActiveTurn | None:
+    """Add a message to one turn; the active turn instead (or none) when that is not the active one."""
+    reply = _words(
+        await _session_verb(broker, "steer", session_id, message.values(), nonce=new_id(), turn=turn_id)
+    )
+    return None if reply[0] == "joined" else ActiveTurn(None if reply[1] == "-" else reply[1])
+
+
+async def interrupt(broker: Broker, session_id: str, turn_id: str) -> ActiveTurn | None:
+    """End one turn at once; the active turn instead (or none) when that is not the active one."""
+    reply = _words(await _session_verb(broker, "interrupt", session_id, nonce=new_id(), turn=turn_id))
+    return None if reply[0] == "interrupted" else ActiveTurn(None if reply[1] == "-" else reply[1])
+
+
+async def cancel(broker: Broker, session_id: str) -> None:
+    """End a session and its active turn. One that has ended stays as it is."""
+    await _session_verb(broker, "cancel", session_id)
+
+
+async def retitle(broker: Broker, session_id: str, *, title: bytes = b"", archived: bool | None = None) -> None:
+    """Change a session's title (ready JSON, empty = as it is) or whether it is archived."""
+    flag = "" if archived is None else ("true" if archived else "false")
+    await _session_verb(broker, "retitle", session_id, title=title, archived=flag)
+
+
+@dataclass(frozen=True)
+class Answered:
+    """The answer counted."""
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Another answer counted; it stands in this record."""
+
+    record: Raw
+
+
+async def answer(
+    broker: Broker, session_id: str, callback_id: str, resolved: bytes, *, call: str = "", result: bytes = b""
+) -> Answered | Lost | None:
+    """Answer a callback: the first answer counts. None when the session never opened it.
+
+    `resolved` is the tail of its CallbackResolved; for a client tool, `call` is the open field of its call and `result` the
+    bytes that complete it from now on.
+    """
+    reply = await _session_verb(
+        broker, "answer", session_id, callback=callback_id, nonce=new_id(), resolved=resolved, call=call, result=result
+    )
+    match reply[0]:
+        case b"answered":
+            return Answered()
+        case b"lost":
+            return Lost(Raw(reply[1].decode(), reply[2]))
+        case _:
+            return None
+
+
+@dataclass(frozen=True)
+class OpenRecord:
+    """An active turn as it stood at `last`: its text so far as JSON, and the records of its open callbacks."""
+
+    last: str
+    text: bytes
+    first: str
+    previous_end: str
+    callbacks: list[Raw]
+
+
+@dataclass(frozen=True)
+class EndedRecord:
+    """A turn that has ended: its TurnEnded record."""
+
+    last: str
+    end: Raw
+    first: str
+    previous_end: str
+
+
+@dataclass(frozen=True)
+class NoRecord:
+    """The session has no such turn."""
+
+    last: str
+    status: str
+
+
+async def record(broker: Broker, session_id: str, turn_id: str) -> OpenRecord | EndedRecord | NoRecord:
+    """Read one turn's state and the session's last id, together. Raises `SessionNotFoundError`."""
+    reply = await _session_verb(broker, "record", session_id, turn=turn_id)
+    match reply[0]:
+        case b"running":
+            last, text, first, previous = reply[1].decode(), reply[2], reply[3].decode(), reply[4].decode()
+            return OpenRecord(last, text, first, previous, _pairs(reply[5:]))
+        case b"ended":
+            return EndedRecord(reply[1].decode(), Raw(reply[2].decode(), reply[3]), reply[4].decode(), reply[5].decode())
+        case _:
+            return NoRecord(reply[1].decode(), reply[2].decode())
+
+
+async def tails(broker: Broker, session_ids: Sequence[str]) -> list[str | None]:
+    """Return the last stored id of each session, None for one that does not exist. All of one shard."""
+    reply = await broker.run("tails", session_key(broker, session_ids[0]), session_ids)
+    return [None if word == "-" else word for word in _words(reply)]
+
+
+# What a worker does with a turn.
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A run begins: which attempt it is, where the log ends, and the log's tail after what the worker had."""
+
+    attempt: int
+    last: str
+    agent: str
+    inputs: bytes
+    customization: bytes
+    tail: list[Raw]
+
+
+async def begin(
+    broker: Broker, session_id: str, *, job: str, turn: str, wake: int, fence: str, worker: str, after: str, page: int
+) -> Begun | Literal["dropped", "newer", "dead"]:
+    """Take a claimed job up: count the attempt, write the fence, read the log's first `page` records after `after`."""
+    reply = await broker.run(
+        "begin",
+        session_key(broker, session_id),
+        sid=session_id,
+        job=job,
+        turn=turn,
+        wake=wake,
+        fence=fence,
+        worker=worker,
+        protocol=PROTOCOL,
+        max_attempts=broker.settings.max_attempts,
+        after=after,
+        page=page,
+    )
+    match reply[0]:
+        case b"begun":
+            attempt, last, agent = int(reply[1]), reply[2].decode(), reply[3].decode()
+            return Begun(attempt, last, agent, reply[4], reply[5], _pairs(reply[6:]))
+        case b"newer":
+            return "newer"
+        case b"dead":
+            return "dead"
+        case _:
+            return "dropped"
+
+
+class Superseded(Exception):  # noqa: N818 - a state of affairs, not a fault: the run stops quietly
+    """The run's fence no longer stands: another run holds the turn, or it has ended. Nothing was written."""
+
+
+class Gap(Exception):  # noqa: N818 - the broker lost writes: drop the fold and reload
+    """The log no longer holds what this run has seen."""
+
+
+@dataclass(frozen=True)
+class Write:
+    """One write of a run: its fence, its number, the last stored id it has folded."""
+
+    session_id: str
+    fence: str
+    op: int
+    seen: str
+
+
+def _fenced(reply: list[Any]) -> list[str]:
+    words = _words(reply)
+    if words[0] in ("superseded", "late"):
+        raise Superseded
+    if words[0] == "gap":
+        raise Gap
+    return words
+
+
+async def append(broker: Broker, write: Write, effects: Sequence[Argument], *, budget: float) -> tuple[int, str]:
+    """Apply effects (`scripts/include/effects.lua`); return the position of the first event and the last stored id."""
+    words = _fenced(
+        await broker.run(
+            "append",
+            session_key(broker, write.session_id),
+            effects,
+            budget=budget,
+            sid=write.session_id,
+            fence=write.fence,
+            op=write.op,
+            seen=write.seen,
+        )
+    )
+    return int(words[1]), words[2]
+
+
+async def park(broker: Broker, write: Write, *, budget: float) -> bool:
+    """Park the turn; False when there is news after `write.seen`. Raises `Superseded`, `Gap`."""
+    words = _fenced(
+        await broker.run(
+            "park",
+            session_key(broker, write.session_id),
+            budget=budget,
+            sid=write.session_id,
+            fence=write.fence,
+            op=write.op,
+            seen=write.seen,
+        )
+    )
+    return words[0] == "parked"
+
+
+async def finish(
+    broker: Broker, write: Write, ended: bytes, effects: Sequence[Argument] = (), *, budget: float
+) -> bool:
+    """End the turn with its TurnEnded tail; False when there is news after `write.seen` ('' = ends all the same)."""
+    words = _fenced(
+        await broker.run(
+            "finish",
+            session_key(broker, write.session_id),
+            effects,
+            budget=budget,
+            sid=write.session_id,
+            fence=write.fence,
+            op=write.op,
+            seen=write.seen,
+            ended=ended,
+        )
+    )
+    return words[0] == "finished"
+
+
+async def release(broker: Broker, session_id: str, fence: str, *, budget: float) -> None:
+    """Hand a turn back to its queue; nothing when the fence no longer stands."""
+    await broker.run("release", session_key(broker, session_id), budget=budget, sid=session_id, fence=fence)

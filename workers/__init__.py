@@ -1,0 +1,1 @@
+"""What runs a turn: the agent loop, tools, models, permissions, leases."""

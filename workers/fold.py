@@ -1,0 +1,218 @@
+"""A session's history as the next step needs it: folded from the log, record by record, and from nothing else.
+
+The fold is what makes a fresh worker, a crash, a resume and a replayed test one code path. It keeps, in the order in which a
+model reads them, inputs and replies with the results of their calls; and, of the active turn, what is open, counted and asked.
+
+Private fields of records that it reads (written by `workers/reply.py`, `broker/scripts/answer.lua` and the shim's answers):
+
+    entryCompleted  private.reply    {"read": N, "usage": {…}}    the first record of a model's reply
+    toolCall entry  private.call     {"decision": "run|ask|client|refused", "callback": id, "text": …, "retrySafe": …}
+    callbackResolved private         {"outcome": "answered|closed|expired", "answer": {…}}
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from broker.protocol.content import ContentBlock, content_from_wire, content_text
+from broker.protocol.records import TokenUsage, ToolCall
+from broker.protocol.values import JsonValue
+
+
+@dataclass
+class Call:
+    """One tool call of a reply: what was decided about it, and how far it got."""
+
+    tool_call_id: str
+    name: str
+    arguments: JsonValue
+    decision: str = "run"
+    callback: str | None = None
+    text: str | None = None
+    retry_safe: bool = False
+    answer: dict[str, Any] | None = None
+    outcome: str | None = None
+    result_entry: str | None = None
+    result: dict[str, Any] | None = None
+
+    @property
+    def started(self) -> bool:
+        """Whether the tool had started, in this run or an earlier one."""
+        return self.result_entry is not None
+
+    @property
+    def done(self) -> bool:
+        """Whether its result is in the log."""
+        return self.result is not None
+
+    @property
+    def ready(self) -> bool:
+        """Whether something can be done about it now: run it, or write down what was decided or answered."""
+        return not self.done and (self.decision in ("run", "refused") or self.outcome is not None)
+
+
+@dataclass
+class Input:
+    """A message to the model: the user's, a system message of an imported history; and the context sent with it."""
+
+    position: int
+    role: str
+    content: tuple[ContentBlock, ...]
+    context: list[tuple[ContentBlock, ...]] = field(default_factory=list)
+
+
+@dataclass
+class Reply:
+    """What one model call gave: its text and its calls, whose results are with them."""
+
+    position: int
+    text: str = ""
+    calls: list[Call] = field(default_factory=list)
+
+
+@dataclass
+class History:
+    """A session, folded up to `last` (the id of the last stored event; `n` its position)."""
+
+    last: str = "0-0"
+    n: int = 0
+    timeline: list[Input | Reply] = field(default_factory=list)
+    grants: set[str] = field(default_factory=set)
+    call_ids: set[str] = field(default_factory=set)
+    turn: str | None = None
+    calls: dict[str, Call] = field(default_factory=dict)
+    open_message: str | None = None
+    open_reasoning: str | None = None
+    replies: int = 0
+    usage: TokenUsage = field(default_factory=TokenUsage)
+    text: str = ""
+    opened_at: dict[str, int] = field(default_factory=dict)
+
+    def apply(self, stream_id: str, record: dict[str, Any]) -> None:
+        """Fold one stored record, the next one of the log. A type that this version does not know changes nothing."""
+        self.last, self.n = stream_id, int(stream_id.partition("-")[0])
+        turn = record.get("turnId")
+        if turn is not None and turn != self.turn:
+            self._begin(turn)
+        match record["type"]:
+            case "entryAdded":
+                if (entry := record.get("entry")) is not None:
+                    self._added(entry)
+            case "entryCompleted":
+                self._completed(record["entry"], record.get("private") or {}, turn)
+            case "callbackResolved":
+                self._resolved(record["callbackId"], record.get("private") or {})
+            case _:
+                pass
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """Every call of the active turn, in order, also denied and failed ones."""
+        return tuple(ToolCall(name=call.name, arguments=call.arguments) for call in self.calls.values())
+
+    @property
+    def awaits_model(self) -> bool:
+        """Whether there is something that the model has not answered: an input, or results of its calls."""
+        if not self.timeline:
+            return False
+        item = self.timeline[-1]
+        return isinstance(item, Input) or bool(item.calls)
+
+    def _begin(self, turn: str) -> None:
+        self.turn, self.replies, self.usage, self.text = turn, 0, TokenUsage(), ""
+        self.open_message = self.open_reasoning = None
+        self.calls, self.opened_at = {}, {}
+
+    def _added(self, entry: dict[str, Any]) -> None:
+        match entry["type"]:
+            case "message":
+                self.open_message = entry["id"]
+            case "reasoning":
+                self.open_reasoning = entry["id"]
+            case "toolResult":
+                if (call := self.calls.get(entry["toolCallId"])) is not None:
+                    call.result_entry = entry["id"]
+            case _:
+                pass
+        self.opened_at[entry["id"]] = self.n
+
+    def _completed(self, entry: dict[str, Any], private: dict[str, Any], turn: str | None) -> None:
+        reply = private.get("reply")
+        if reply is not None:
+            self._open_reply(int(reply["read"]))
+            self.replies += 1
+            self.usage = self.usage + TokenUsage(**(reply.get("usage") or {}))
+        match entry["type"]:
+            case "message":
+                self._message(entry, replied=reply is not None)
+            case "reasoning":
+                self.open_reasoning = None if self.open_reasoning == entry["id"] else self.open_reasoning
+            case "toolCall":
+                self._call(entry, private.get("call") or {}, turn)
+            case "toolResult":
+                self._result(entry)
+            case _:
+                pass
+
+    def _open_reply(self, read: int) -> Reply:
+        """What people sent after the reply's request had read the log stands after the reply and its results."""
+        at = len(self.timeline)
+        while at and isinstance(item := self.timeline[at - 1], Input) and item.position > read:
+            at -= 1
+        reply = Reply(self.n)
+        self.timeline.insert(at, reply)
+        return reply
+
+    def _last_reply(self) -> Reply | None:
+        return next((item for item in reversed(self.timeline) if isinstance(item, Reply)), None)
+
+    def _message(self, entry: dict[str, Any], *, replied: bool) -> None:
+        content = tuple(content_from_wire(block) for block in entry["content"])
+        match entry["role"]:
+            case "assistant":
+                if self.open_message == entry["id"]:
+                    self.open_message = None
+                if not content:
+                    return  # an entry of an earlier try that the reply did not write
+                last = self._last_reply()
+                if not replied and not (last is not None and last.position == self.n - 1):
+                    # Cut by an interrupt, or imported: what was read is what stood before it was opened.
+                    last = self._open_reply(self.opened_at.get(entry["id"], self.n))
+                if last is not None:
+                    last.text = self.text = content_text(content)
+            case "context":
+                if self.timeline and isinstance(item := self.timeline[-1], Input):
+                    item.context.append(content)
+            case role:
+                self.timeline.append(Input(self.n, role, content))
+
+    def _call(self, entry: dict[str, Any], decided: dict[str, Any], turn: str | None) -> None:
+        call = Call(
+            entry["toolCallId"],
+            entry["name"],
+            entry.get("arguments"),
+            decision=decided.get("decision", "run"),
+            callback=decided.get("callback"),
+            text=decided.get("text"),
+            retry_safe=bool(decided.get("retrySafe")),
+        )
+        reply = self._last_reply()
+        if reply is None or (turn is None and self.timeline[-1] is not reply):
+            reply = self._open_reply(self.n)
+        reply.calls.append(call)
+        self.calls[call.tool_call_id] = call
+        self.call_ids.add(call.tool_call_id)
+
+    def _result(self, entry: dict[str, Any]) -> None:
+        call = self.calls.get(entry["toolCallId"])
+        if call is not None:
+            call.result_entry, call.result = entry["id"], entry
+
+    def _resolved(self, callback_id: str, private: dict[str, Any]) -> None:
+        for call in self.calls.values():
+            if call.callback == callback_id:
+                call.outcome = private.get("outcome", "closed")
+                call.answer = private.get("answer")
+                if call.answer is not None and call.answer.get("scope") == "session":
+                    self.grants.add(call.name)

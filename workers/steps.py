@@ -1,0 +1,77 @@
+"""What a turn does next: a pure function of its history.
+
+```
+            ┌────────────── results, inputs ──────────────┐
+            ▼                                             │
+   start ─ CallModel ── reply without calls ── Finish     │
+                │                                         │
+                └─ reply with calls ── RunTools ── all results
+                                     ├ FailLost   a started tool lost its worker
+                                     ├ Wait       calls of this run are under way
+                                     └ Park       only answers are missing: the job returns
+```
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from workers.fold import Call, History
+
+
+@dataclass(frozen=True)
+class CallModel:
+    """Ask the model; its reply enters the log as one append."""
+
+
+@dataclass(frozen=True)
+class RunTools:
+    """Run these calls, or write down what was decided or answered about them."""
+
+    calls: tuple[Call, ...]
+
+
+@dataclass(frozen=True)
+class FailLost:
+    """These had started when their worker was lost: nobody knows what they did, so they fail and the model decides."""
+
+    calls: tuple[Call, ...]
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Calls of this run are under way; their results, or news, decide."""
+
+
+@dataclass(frozen=True)
+class Park:
+    """Only answers are missing."""
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The turn is done."""
+
+    stop_reason: Literal["iteration_limit"] | None = None
+
+
+Step = CallModel | RunTools | FailLost | Wait | Park | Finish
+
+
+def next_step(history: History, running: frozenset[str], max_iterations: int | None = None) -> Step:
+    """Return the next step. `running` holds the tool_call_ids that this run has started: empty after begin."""
+    pending = [call for call in history.calls.values() if not call.done]
+    lost = [call for call in pending if call.started and call.tool_call_id not in running and not call.retry_safe]
+    if lost:
+        return FailLost(tuple(lost))
+    ready = [call for call in pending if call.ready and call.tool_call_id not in running]
+    if ready:
+        return RunTools(tuple(ready))
+    if pending:
+        return Wait() if running else Park()
+    if not history.awaits_model:
+        return Finish()
+    if max_iterations is not None and history.replies >= max_iterations:
+        return Finish("iteration_limit")
+    return CallModel()
