@@ -59,7 +59,14 @@ class Broker:
         return connection
 
     async def run(
-        self, name: str, key_name: str, rest: Iterable[Argument] = (), /, *, budget: float | None = None, **arguments: Argument
+        self,
+        name: str,
+        key_name: str,
+        rest: Iterable[Argument] = (),
+        /,
+        *,
+        budget: float | None = None,
+        **arguments: Argument,
     ) -> list[Any]:
         """Run a verb and return its reply: words, as the script's contract gives them.
 
@@ -152,7 +159,9 @@ def _pool(settings: Settings, embedded: EmbeddedServer | None) -> aioredis.Conne
     if embedded is not None:
         return embedded.pool()
     if settings.redis_url is None:
-        raise BrokerUnavailableError("No broker is named: set TURNSTREAM_REDIS_URL, for example redis://127.0.0.1:6379/0.")
+        raise BrokerUnavailableError(
+            "No broker is named: set TURNSTREAM_REDIS_URL, for example redis://127.0.0.1:6379/0."
+        )
     url = urlsplit(settings.redis_url)
     if url.scheme == "redis+sentinel":
         return _sentinel_pool(settings)
@@ -162,9 +171,7 @@ def _pool(settings: Settings, embedded: EmbeddedServer | None) -> aioredis.Conne
     else:
         options["socket_keepalive_options"] = _keepalive()
     try:
-        return aioredis.ConnectionPool.from_url(
-            settings.redis_url, max_connections=settings.max_connections, **options
-        )
+        return aioredis.ConnectionPool.from_url(settings.redis_url, max_connections=settings.max_connections, **options)
     except ValueError as bad:
         raise BrokerUnavailableError(f"TURNSTREAM_REDIS_URL is not usable: {bad}") from bad
 

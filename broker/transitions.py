@@ -193,9 +193,7 @@ async def start(broker: Broker, session_id: str, message: Message, *, key: str |
 
 async def steer(broker: Broker, session_id: str, turn_id: str, message: Message) -> ActiveTurn | None:
     """Add a message to one turn; the active turn instead (or none) when that is not the active one."""
-    reply = _words(
-        await _session_verb(broker, "steer", session_id, message.values(), nonce=new_id(), turn=turn_id)
-    )
+    reply = _words(await _session_verb(broker, "steer", session_id, message.values(), nonce=new_id(), turn=turn_id))
     return None if reply[0] == "joined" else ActiveTurn(None if reply[1] == "-" else reply[1])
 
 
@@ -285,7 +283,9 @@ async def record(broker: Broker, session_id: str, turn_id: str) -> OpenRecord | 
             last, text, first, previous = reply[1].decode(), reply[2], reply[3].decode(), reply[4].decode()
             return OpenRecord(last, text, first, previous, _pairs(reply[5:]))
         case b"ended":
-            return EndedRecord(reply[1].decode(), Raw(reply[2].decode(), reply[3]), reply[4].decode(), reply[5].decode())
+            return EndedRecord(
+                reply[1].decode(), Raw(reply[2].decode(), reply[3]), reply[4].decode(), reply[5].decode()
+            )
         case _:
             return NoRecord(reply[1].decode(), reply[2].decode())
 

@@ -69,6 +69,7 @@ class Reply:
     position: int
     text: str = ""
     calls: list[Call] = field(default_factory=list)
+    result_position: int = 0
 
 
 @dataclass
@@ -88,6 +89,7 @@ class History:
     usage: TokenUsage = field(default_factory=TokenUsage)
     text: str = ""
     opened_at: dict[str, int] = field(default_factory=dict)
+    silent_at: int = -1
 
     def apply(self, stream_id: str, record: dict[str, Any]) -> None:
         """Fold one stored record, the next one of the log. A type that this version does not know changes nothing."""
@@ -101,6 +103,8 @@ class History:
                     self._added(entry)
             case "entryCompleted":
                 self._completed(record["entry"], record.get("private") or {}, turn)
+            case "callbackOpened":
+                self._opened(record["callback"])
             case "callbackResolved":
                 self._resolved(record["callbackId"], record.get("private") or {})
             case _:
@@ -117,7 +121,17 @@ class History:
         if not self.timeline:
             return False
         item = self.timeline[-1]
-        return isinstance(item, Input) or bool(item.calls)
+        return (isinstance(item, Input) or bool(item.calls)) and self._newest > self.silent_at
+
+    @property
+    def _newest(self) -> int:
+        """Position of the newest thing that a model call would read."""
+        item = self.timeline[-1]
+        return item.position if isinstance(item, Input) else max(item.position, item.result_position)
+
+    def note_silence(self, read: int, usage: TokenUsage) -> None:
+        """The model, having read up to `read`, had nothing to say: no record shows it, and only newer things call it again."""
+        self.silent_at, self.usage, self.replies = read, self.usage + usage, self.replies + 1
 
     def _begin(self, turn: str) -> None:
         self.turn, self.replies, self.usage, self.text = turn, 0, TokenUsage(), ""
@@ -208,6 +222,15 @@ class History:
         call = self.calls.get(entry["toolCallId"])
         if call is not None:
             call.result_entry, call.result = entry["id"], entry
+            if (reply := self._last_reply()) is not None:
+                reply.result_position = self.n
+
+    def _opened(self, callback: dict[str, Any]) -> None:
+        """A client tool's call that was approved first is then asked of the client."""
+        if callback.get("type") == "clientTool":
+            call = self.calls.get(callback["call"]["toolCallId"])
+            if call is not None:
+                call.decision, call.callback, call.outcome, call.answer = "client", callback["id"], None, None
 
     def _resolved(self, callback_id: str, private: dict[str, Any]) -> None:
         for call in self.calls.values():

@@ -206,7 +206,8 @@ def callback_from_wire(raw: dict[str, Any], session_id: str, turn_id: str | None
             )
         if kind == "signIn":
             requests = tuple(
-                SignInRequest(source_id=item["sourceId"], title=item["title"], url=item["url"]) for item in raw["requests"]
+                SignInRequest(source_id=item["sourceId"], title=item["title"], url=item["url"])
+                for item in raw["requests"]
             )
             return OpenSignIn(**common, requests=requests)
         if kind == "clientTool":

@@ -81,7 +81,9 @@ class ImageContentBlock(_Block):
         if self.uri.startswith("data:"):
             size = len(self.uri) - self.uri.find(",") - 1
             if size > IMAGE_LIMIT:
-                raise ValueError(f"image: {size:,} base64 characters; at most {IMAGE_LIMIT:,} are taken: make it smaller")
+                raise ValueError(
+                    f"image: {size:,} base64 characters; at most {IMAGE_LIMIT:,} are taken: make it smaller"
+                )
 
     @classmethod
     def from_bytes(

@@ -204,7 +204,8 @@ def state_from_wire(raw: dict[str, Any], *, session_id: str, turn_id: str, curso
                     **common,
                     output=common["text"],
                     tool_calls=tuple(
-                        ToolCall(name=call["name"], arguments=call.get("arguments")) for call in raw.get("toolCalls") or ()
+                        ToolCall(name=call["name"], arguments=call.get("arguments"))
+                        for call in raw.get("toolCalls") or ()
                     ),
                     stop_reason=raw.get("stopReason"),
                     usage=TokenUsage(
@@ -221,9 +222,7 @@ def state_from_wire(raw: dict[str, Any], *, session_id: str, turn_id: str, curso
                 error = raw["error"]
                 return Failed(
                     **common,
-                    error=ProtocolError(
-                        message=error["message"], code=error.get("code"), details=error.get("details")
-                    ),
+                    error=ProtocolError(message=error["message"], code=error.get("code"), details=error.get("details")),
                 )
             case _:
                 pass

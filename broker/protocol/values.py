@@ -88,7 +88,6 @@ def loads(body: bytes | str) -> JsonValue:
         return json.loads(body)
 
 
-
 def show_defaults(cls: type[_C]) -> type[_C]:
     """Let a dataclass's signature show `{}` where a fresh dict is made, as the reference pages do."""
     shown = [

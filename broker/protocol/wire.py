@@ -145,9 +145,7 @@ def _turn_ended(raw: dict[str, Any], common: dict[str, Any]) -> tuple[Event, ...
     of, _, place = common["id"].rpartition(":")
     end = parse_stream_id(place)
     cursor = format_cursor(of, Position(end.n + 1, end.ms))
-    state = state_from_wire(
-        raw["state"], session_id=common["session_id"], turn_id=common["turn_id"], cursor=cursor
-    )
+    state = state_from_wire(raw["state"], session_id=common["session_id"], turn_id=common["turn_id"], cursor=cursor)
     return (TurnEnded(**common, state=state),)
 
 
@@ -168,9 +166,7 @@ def _session_updated(raw: dict[str, Any], common: dict[str, Any]) -> tuple[Event
 
 def _notice(raw: dict[str, Any], common: dict[str, Any]) -> tuple[Event, ...]:
     level = _known(raw["level"], ("info", "warning", "error"))
-    notice = Notice(
-        **common, message=raw["message"], level=level, source=raw.get("source"), details=raw.get("details")
-    )
+    notice = Notice(**common, message=raw["message"], level=level, source=raw.get("source"), details=raw.get("details"))
     return (notice,)
 
 

@@ -1,0 +1,122 @@
+"""An agent's definition: what a worker needs to run its turns. Checked whole when it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, get_args
+
+from pydantic import BaseModel
+
+from broker.keys import AGENT_NAME
+from broker.protocol.errors import SdkError
+from workers.client_tools import ClientTool
+from workers.hooks import SubagentPolicy
+from workers.models import Model, ToolSpec, resolve_model
+from workers.permissions import PermissionMode, PermissionPolicy
+from workers.tools import Tool, tool
+
+AnyTool = Tool[..., Any] | ClientTool
+
+_NEXT_RELEASE: Final = ("hooks", "guardrails", "subagents", "mcps", "connectors")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionAgentCustomization:
+    """What one session changes about its agent. `additional_instructions` are added below the agent's own."""
+
+    additional_instructions: str = ""
+    model: str | None = None
+    reasoning_effort: str | None = None
+
+
+def _as_tools(tools: Sequence[Any]) -> tuple[AnyTool, ...]:
+    made: list[AnyTool] = []
+    for at, item in enumerate(tools):
+        if isinstance(item, (Tool, ClientTool)):
+            made.append(item)
+        elif callable(item):
+            made.append(tool(item))
+        else:
+            raise TypeError(f"tools[{at}] must be a tool, a client tool or a function, not {type(item).__name__}")
+    return tuple(made)
+
+
+class AgentDefinition:
+    """The nouns of an agent: model, instructions, tools, permissions. Raises `ValueError`, `TypeError` or `SdkError`
+    naming the argument that is wrong.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: str | Model,
+        name: str = "default_agent",
+        instructions: str | None = None,
+        tools: Sequence[Tool[..., Any] | ClientTool | Callable[..., Any]] = (),
+        permission_mode: PermissionMode = "auto",
+        permission_policy: PermissionPolicy | None = None,
+        output_type: type[BaseModel] | None = None,
+        max_iterations: int | None = None,
+        temperature: float | None = None,
+        reasoning_effort: str | None = None,
+        hooks: Sequence[Any] = (),
+        guardrails: Sequence[Any] = (),
+        subagents: Sequence[Any] = (),
+        subagent_policy: SubagentPolicy | None = None,
+        mcps: Sequence[Any] = (),
+        connectors: Sequence[Any] = (),
+        tool_errors: Literal["report", "raise"] = "report",
+        description: str | None = None,
+    ) -> None:
+        later = {
+            "hooks": hooks, "guardrails": guardrails, "subagents": subagents, "mcps": mcps, "connectors": connectors
+        }  # fmt: skip
+        for argument in _NEXT_RELEASE:
+            if later[argument]:
+                raise SdkError(f"{argument}= arrives with the next release; this one would run the agent without them")
+        if not AGENT_NAME.match(name):
+            raise ValueError(f"name must be 1 to 64 of the characters A-Z a-z 0-9 _ . -, not {name!r}")
+        if permission_mode not in get_args(PermissionMode):
+            raise ValueError(f"permission_mode must be 'auto', 'ask' or 'deny', not {permission_mode!r}")
+        if tool_errors not in ("report", "raise"):
+            raise ValueError(f"tool_errors must be 'report' or 'raise', not {tool_errors!r}")
+        if max_iterations is not None and max_iterations < 1:
+            raise ValueError(f"max_iterations must be 1 or more, not {max_iterations}")
+        self.model = model
+        self.name = name
+        self.instructions = instructions
+        self.tools = _as_tools(tools)
+        self.permission_mode = permission_mode
+        self.permission_policy = permission_policy
+        self.output_type = output_type
+        self.max_iterations = max_iterations
+        self.temperature = temperature
+        self.reasoning_effort = reasoning_effort
+        self.subagent_policy = subagent_policy
+        self.tool_errors = tool_errors
+        self.description = description
+        self._by_id: dict[str, AnyTool] = {}
+        for item in self.tools:
+            # Two stubs may share an id (their answers are then unchecked); two tools that run here may not.
+            if item.id in self._by_id and isinstance(item, Tool):
+                raise ValueError(f"tools: two tools have the id {item.id!r}; give one of them name=")
+            self._by_id[item.id] = item
+
+    def tool(self, tool_id: str) -> AnyTool | None:
+        """Return the tool of a full id, or of a name that the model wrote without its `client.`; None if there is none."""
+        return self._by_id.get(tool_id) or self._by_id.get(f"client.{tool_id}")
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """What the model is told about the tools."""
+        return tuple(item.spec for item in self._by_id.values())
+
+    def model_for(self, customization: Mapping[str, Any]) -> Model:
+        """Return the model of a session."""
+        return resolve_model(customization.get("model") or self.model)
+
+    def instructions_for(self, customization: Mapping[str, Any]) -> str | None:
+        """Return the instructions of a session: the agent's, and below them the session's own."""
+        parts = [self.instructions, customization.get("additional_instructions")]
+        return "\n\n".join(part for part in parts if part) or None

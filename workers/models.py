@@ -1,0 +1,170 @@
+"""What a model is to this engine: something that streams a reply to a request.
+
+Ours, deterministic: `workers.scripted`. The vendors' models come as extras and implement the same protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from broker.protocol.content import ContentBlock
+from broker.protocol.errors import SdkError
+from broker.protocol.records import TokenUsage
+from broker.protocol.values import JsonValue
+
+
+@dataclass(frozen=True)
+class UserMessage:
+    """What a person sent."""
+
+    content: tuple[ContentBlock, ...]
+
+
+@dataclass(frozen=True)
+class ContextNote:
+    """Text sent beside an input, not the person's own; it stands just before that input."""
+
+    content: tuple[ContentBlock, ...]
+
+
+@dataclass(frozen=True)
+class SystemMessage:
+    """A system message of an imported history. The agent's instructions are `ModelRequest.instructions`."""
+
+    content: tuple[ContentBlock, ...]
+
+
+@dataclass(frozen=True)
+class RequestedCall:
+    """A tool call that the model made, as it is shown to it again."""
+
+    id: str
+    name: str
+    arguments: JsonValue
+
+
+@dataclass(frozen=True)
+class AssistantMessage:
+    """A reply of the model: its text and its calls. The results of all of them follow it."""
+
+    text: str
+    calls: tuple[RequestedCall, ...] = ()
+
+
+@dataclass(frozen=True)
+class ToolMessage:
+    """A call's result."""
+
+    call_id: str
+    name: str
+    content: tuple[ContentBlock, ...]
+    is_error: bool
+
+
+ModelMessage = UserMessage | ContextNote | SystemMessage | AssistantMessage | ToolMessage
+
+
+@dataclass(frozen=True)
+class ToolSpec:
+    """A tool as the model is told of it; `parameters` is a JSON schema of an object."""
+
+    id: str
+    description: str
+    parameters: Mapping[str, JsonValue]
+
+
+@dataclass(frozen=True)
+class ModelRequest:
+    """One model call. Every tool call among the messages has its result."""
+
+    messages: tuple[ModelMessage, ...]
+    instructions: str | None = None
+    tools: tuple[ToolSpec, ...] = ()
+    temperature: float | None = None
+    reasoning_effort: str | None = None
+    output_schema: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class ModelText:
+    """More text of the reply."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class ModelReasoning:
+    """More of the model's reasoning."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class ModelToolCall:
+    """A whole tool call. `arguments` is JSON; a model that wrote malformed ones gives their text and `malformed`."""
+
+    id: str
+    name: str
+    arguments: JsonValue
+    malformed: bool = False
+
+
+@dataclass(frozen=True)
+class ModelUsage:
+    """Tokens this call took."""
+
+    usage: TokenUsage
+
+
+@dataclass(frozen=True)
+class ModelStop:
+    """Why the model stopped; nothing follows."""
+
+    reason: Literal["end", "tool_calls", "length", "refusal"] | str = "end"
+
+
+ModelDelta = ModelText | ModelReasoning | ModelToolCall | ModelUsage | ModelStop
+
+
+class ModelError(Exception):
+    """A model call failed. `retryable`: the same call may succeed, after `retry_after` seconds if it says so."""
+
+    def __init__(
+        self, message: str, *, code: str = "model_failed", retryable: bool = False, retry_after: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.retryable = retryable
+        self.retry_after = retry_after
+
+
+@runtime_checkable
+class Model(Protocol):
+    """Streams replies. Must not keep state between calls: a call may be made again, in another process."""
+
+    def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
+        """Yield the reply's deltas as they come. Raises `ModelError`."""
+        ...
+
+
+def resolve_model(model: str | Model) -> Model:
+    """Return the model of a name such as `scripted:echo`, or the object itself.
+
+    Raises `SdkError` for a name that this installation does not know.
+    """
+    if not isinstance(model, str):
+        if isinstance(model, Model):
+            return model
+        raise TypeError(f"model must be a name or an object with stream(request), not {type(model).__name__}")
+    kind, _, name = model.partition(":")
+    if kind == "scripted" and name:
+        from workers.scripted import scripted_model
+
+        return scripted_model(name)
+    if kind in ("openai", "mistral"):
+        raise SdkError(
+            f"model {model!r}: {kind} models arrive with the next release; use a scripted one or your own object"
+        )
+    raise SdkError(f"model {model!r}: no such model; names are scripted:NAME, openai:NAME and mistral:NAME")

@@ -1,0 +1,79 @@
+"""Whether a call may run: decided once, written into the log with the call, never decided again.
+
+policy says     mode auto    mode ask               mode deny
+allow           run          ask (run if granted)   refused
+ask             ask          ask                    refused      (run if granted)
+deny            refused      refused                refused
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Literal
+
+PermissionMode = Literal["auto", "ask", "deny"]
+Decision = Literal["allow", "ask", "deny"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PermissionRule:
+    """What is decided for tools whose full id matches one of these globs."""
+
+    tools: Sequence[str]
+    decision: Decision
+
+
+@dataclass(frozen=True, kw_only=True)
+class PermissionPolicy:
+    """The first rule that matches wins; `default` where none does."""
+
+    default: Decision = "allow"
+    rules: Sequence[PermissionRule] = field(default=())
+
+    def decision(self, tool_id: str) -> Decision:
+        """Return what the policy says of a tool."""
+        for rule in self.rules:
+            if any(fnmatchcase(tool_id, glob) for glob in rule.tools):
+                return rule.decision
+        return self.default
+
+
+def decide(
+    tool_id: str, mode: PermissionMode, policy: PermissionPolicy | None, granted: frozenset[str] | set[str]
+) -> Literal["run", "ask", "refused"]:
+    """Return what to do with a call, by the table above. `granted`: tools allowed for the whole session."""
+    said = policy.decision(tool_id) if policy is not None else "allow"
+    if said == "deny" or mode == "deny":
+        return "refused"
+    if said == "ask" or mode == "ask":
+        return "run" if tool_id in granted else "ask"
+    return "run"
+
+
+def refused_text(tool_id: str) -> str:
+    """What the model reads of a call that the policy refused."""
+    return f"{tool_id} was not run: the permission policy refuses it."
+
+
+def denied_text(tool_id: str, reason: str | None) -> str:
+    """What the model reads of a call that a person denied."""
+    return f"{tool_id} was not run: a person denied it{f': {reason}' if reason else ''}."
+
+
+def expired_text(tool_id: str) -> str:
+    """What the model reads of a call whose question nobody answered in time."""
+    return f"{tool_id} was not run: nobody answered in time."
+
+
+def interrupted_text(tool_id: str, *, started: bool) -> str:
+    """What the model reads of a call that was cut off."""
+    if started:
+        return f"{tool_id} was interrupted while it ran; what it did is not known."
+    return f"{tool_id} was not run: the turn was interrupted before it started."
+
+
+def lost_text(tool_id: str) -> str:
+    """What the model reads of a call whose worker was lost."""
+    return f"{tool_id} had started when its worker was lost (worker_lost); what it did is not known."

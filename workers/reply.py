@@ -1,0 +1,233 @@
+"""A model's reply: streamed into the log while it is written, and ended by one append.
+
+That append holds the completed entries, each tool call with what was decided about it, and every question that they raise. So
+the log alone says what is still to do, and a decision is never taken twice.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final
+
+from broker.keys import new_id
+from broker.protocol.callbacks import (
+    ApprovalRequest,
+    ApprovalTool,
+    ClientToolCall,
+    approval_to_wire,
+    client_call_to_wire,
+)
+from broker.protocol.records import TokenUsage
+from broker.protocol.values import JsonValue, clean_json, clean_text, dumps, is_clean
+from broker.protocol.wire import tail
+from workers.agent import AgentDefinition
+from workers.client_tools import ClientTool
+from workers.effects import Effects, Record, error_entry
+from workers.fold import History
+from workers.models import ModelDelta, ModelError, ModelReasoning, ModelText, ModelToolCall, ModelUsage
+from workers.permissions import decide, interrupted_text, refused_text
+from workers.writer import Writer
+
+CALLS_LIMIT: Final = 128
+_HIGH: Final = re.compile("[\ud800-\udbff]$")
+
+
+class CleanText:
+    """Cleans a stream of text once: half of a surrogate pair at the end of a piece waits for its other half."""
+
+    def __init__(self) -> None:
+        self._held = ""
+        self.replaced = False
+
+    def feed(self, piece: str) -> str:
+        """Return the text that is certain now."""
+        piece = self._held + piece
+        self._held = piece[-1] if _HIGH.search(piece) else ""
+        return self._clean(piece[: len(piece) - len(self._held)])
+
+    def end(self) -> str:
+        """Return what was held."""
+        held, self._held = self._held, ""
+        return self._clean(held)
+
+    def _clean(self, text: str) -> str:
+        if is_clean(text):
+            return text
+        cleaned = clean_text(text)
+        self.replaced = self.replaced or "\ufffd" in cleaned
+        return cleaned
+
+
+def _around(entry: Record) -> tuple[bytes, bytes]:
+    """The bytes that complete an entry, before and after its text (written as NUL, which JSON escapes)."""
+    before, _, after = tail({"type": "entryCompleted", "entry": entry}).partition(dumps("\x00")[1:-1])
+    return before, after
+
+
+@dataclass
+class _Part:
+    """The message, or the reasoning, of a reply."""
+
+    kind: str
+    entry_id: str | None
+    open: bool
+    pieces: list[str] = field(default_factory=list)
+    clean: CleanText = field(default_factory=CleanText)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
+
+    def entry(self, text: str) -> Record:
+        """The entry's stored form; without text, of a message that was not written after all, its content is empty."""
+        if self.kind == "reasoning":
+            return {"type": "reasoning", "id": self.entry_id, "text": text}
+        content: list[JsonValue] = [{"type": "text", "text": text}] if text else []
+        return {"type": "message", "id": self.entry_id, "role": "assistant", "content": content}
+
+
+class ReplyWriter:
+    """Writes one reply. An earlier try's open entries are written into again, from their start."""
+
+    def __init__(self, writer: Writer, definition: AgentDefinition) -> None:
+        history = writer.history
+        self._writer = writer
+        self._definition = definition
+        self._read = history.n
+        self._message = _Part("message", history.open_message, open=False)
+        self._reasoning = _Part("reasoning", history.open_reasoning, open=False)
+        self._calls: list[ModelToolCall] = []
+        self._usage = TokenUsage()
+
+    async def take(self, delta: ModelDelta) -> None:
+        """Take one delta of the model."""
+        match delta:
+            case ModelText(text):
+                await self._more(self._message, self._message.clean.feed(text))
+            case ModelReasoning(text):
+                await self._more(self._reasoning, self._reasoning.clean.feed(text))
+            case ModelToolCall():
+                self._calls.append(delta)
+                if len(self._calls) > CALLS_LIMIT:
+                    raise ModelError(
+                        f"the model made more than {CALLS_LIMIT} calls in one reply", code="too_many_calls"
+                    )
+            case ModelUsage(usage):
+                self._usage = self._usage + usage
+            case _:
+                pass
+
+    async def _more(self, part: _Part, text: str) -> None:
+        if not text:
+            return
+        part.pieces.append(text)
+        effects = Effects()
+        if part.entry_id is not None:
+            if not part.open:  # an earlier try's entry: its text starts afresh
+                part.open = True
+                effects.restart(part.entry_id)
+                await self._writer.write(effects)
+            self._writer.more_text(part.kind, part.entry_id, text)
+            return
+        part.open = True
+        part.entry_id = new_id()
+        added: Record = {"type": "entryAdded", "entry": part.entry(text)}
+        if part.kind == "message":
+            added = {"type": "entryAdded", "delta": True, "entry": part.entry(text)}
+        effects.event(added)
+        effects.write(part.entry_id, part.kind, *_around(part.entry("\x00")), text)
+        await self._writer.write(effects)
+
+    async def end(self) -> bool:
+        """Write the reply's end; False when the model had nothing to say, which leaves nothing in the log."""
+        for part in (self._reasoning, self._message):
+            await self._more(part, part.clean.end())
+        effects, history = Effects(), self._writer.history
+        private: Record = {"reply": {"read": self._read, "usage": _usage(self._usage)}}
+        for part in (self._reasoning, self._message):
+            if part.entry_id is None:
+                continue
+            effects.completed(part.entry(part.text), private if part.open else None)
+            effects.close(part.entry_id)
+            private = {} if part.open else private
+            if part.clean.replaced:
+                effects.notice(
+                    "The model's text held half characters, which were replaced.",
+                    level="warning",
+                    source=f"entry:{part.entry_id}",
+                )
+        if self._message.text:
+            effects.last_text(self._message.text)
+        questions: list[Record] = []
+        for call in self._unique(self._calls, history):
+            decided, question = self._decide(call, history)
+            entry: Record = {
+                "type": "toolCall",
+                "id": new_id(),
+                "toolCallId": call.id,
+                "name": self._full_name(call.name),
+                "arguments": call.arguments,
+            }
+            effects.entry(entry, {**private, "call": decided})
+            private = {}
+            cut = interrupted_text(entry["name"], started=False)
+            effects.keep(f"call:{call.id}", error_entry(new_id(), call.id, entry["name"], cut))
+            if question is not None:
+                questions.append(question)
+        for question in questions:
+            effects.ask(question)
+        if effects:
+            await self._writer.write(effects)
+        if private:
+            history.note_silence(self._read, self._usage)
+        return not private
+
+    def _full_name(self, name: str) -> str:
+        known = self._definition.tool(name)
+        return known.id if known is not None else clean_text(name)
+
+    def _unique(self, calls: Iterable[ModelToolCall], history: History) -> Iterable[ModelToolCall]:
+        """A call id is unique in its session: one that a provider repeats, or that is no plain text, is replaced."""
+        seen = set(history.call_ids)
+        for call in calls:
+            good = bool(call.id) and call.id not in seen and is_clean(call.id) and call.id.isprintable()
+            call_id = call.id if good else f"call_{new_id()}"
+            seen.add(call_id)
+            arguments = call.arguments if call.malformed else clean_json(call.arguments, "arguments")
+            yield ModelToolCall(call_id, call.name, arguments, call.malformed)
+
+    def _decide(self, call: ModelToolCall, history: History) -> tuple[Record, Record | None]:
+        """What to do with a call, and the question it raises. Written with it, and never decided again."""
+        known = self._definition.tool(call.name)
+        if known is None:
+            listed = ", ".join(spec.id for spec in self._definition.specs) or "none"
+            return {"decision": "refused", "text": f"There is no tool {call.name!r}. Known tools: {listed}."}, None
+        if call.malformed:
+            return {"decision": "refused", "text": f"The arguments of {known.id} are no valid JSON."}, None
+        mode, policy = self._definition.permission_mode, self._definition.permission_policy
+        decision = decide(known.id, mode, policy, history.grants)
+        if decision == "refused":
+            return {"decision": "refused", "text": refused_text(known.id)}, None
+        callback, now = new_id(), datetime.now(UTC)
+        retry_safe = False if isinstance(known, ClientTool) else known.retry_safe
+        if decision == "ask":
+            tool = ApprovalTool(id=known.id, name=known.name, description=known.description or None)
+            request = ApprovalRequest(tool=tool, tool_call_id=call.id, arguments=call.arguments)
+            question = approval_to_wire(callback, request, now)
+            return {"decision": "ask", "callback": callback, "retrySafe": retry_safe}, question
+        if isinstance(known, ClientTool):
+            asked = ClientToolCall(tool_call_id=call.id, name=known.id, arguments=call.arguments)
+            return {"decision": "client", "callback": callback}, client_call_to_wire(callback, asked, now)
+        return {"decision": "run", "retrySafe": retry_safe}, None
+
+
+def _usage(usage: TokenUsage) -> Record:
+    return {
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "total_tokens": usage.total_tokens,
+        "cached_input_tokens": usage.cached_input_tokens,
+    }

@@ -1,0 +1,259 @@
+"""One run of one turn: it takes steps until the turn has parked or ended.
+
+Which step comes next is `next_step`'s to say, from the log alone; this is the shell that does it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import structlog
+
+from broker.broker import Broker
+from broker.keys import new_id
+from broker.protocol.callbacks import ClientToolCall, client_call_to_wire
+from broker.protocol.content import content_to_wire
+from broker.protocol.records import ProtocolError, completed_to_wire, failed_to_wire
+from broker.transitions import Begun
+from workers.agent import AgentDefinition
+from workers.client_tools import ClientTool
+from workers.effects import Effects, Record, error_entry, result_entry
+from workers.fold import Call, History
+from workers.models import ModelError
+from workers.permissions import denied_text, expired_text, interrupted_text, lost_text
+from workers.prompt import build_request
+from workers.reply import ReplyWriter
+from workers.steps import CallModel, FailLost, Finish, Park, RunTools, Wait, next_step
+from workers.tools import Tool, ToolResult, error_result
+from workers.writer import Writer
+
+log = structlog.get_logger("turnstream.turn")
+
+_MODEL_BACKOFF_S = 0.5
+
+Outcome = Literal["parked", "ended"]
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """What a run has besides the log: whose turn it is, on which broker, under which fence."""
+
+    broker: Broker
+    definition: AgentDefinition
+    session_id: str
+    turn_id: str
+    fence: str
+    inputs: Mapping[str, Any]
+    customization: Mapping[str, Any]
+
+
+class TurnRun:
+    """A run. `news` is set when the log has something that this run did not write."""
+
+    def __init__(self, context: RunContext, history: History) -> None:
+        self.context = context
+        self.news = asyncio.Event()
+        self._writer = Writer(context.broker, context.session_id, context.turn_id, context.fence, history)
+        self._running: dict[str, asyncio.Task[None]] = {}
+
+    @property
+    def history(self) -> History:
+        """The session, folded up to what this run has seen."""
+        return self._writer.history
+
+    async def run(self) -> Outcome:
+        """Take steps until the turn has parked or ended.
+
+        Raises `Superseded` when it is not this run's any more, `Gap` when the broker lost writes, `BrokerUnavailableError`.
+        """
+        try:
+            while True:
+                outcome = await self._step()
+                if outcome is not None:
+                    return outcome
+        finally:
+            for task in self._running.values():
+                task.cancel()
+            await asyncio.gather(*self._running.values(), return_exceptions=True)
+            await self._writer.close()
+
+    async def _step(self) -> Outcome | None:
+        self._reap()
+        if self.news.is_set():
+            self.news.clear()
+            await self._writer.catch_up()
+        definition = self.context.definition
+        match next_step(self.history, frozenset(self._running), definition.max_iterations):
+            case CallModel():
+                return await self._call_model()
+            case RunTools(calls):
+                for call in calls:
+                    self._running[call.tool_call_id] = asyncio.create_task(self._run_call(call))
+            case FailLost(calls):
+                effects = Effects()
+                for call in calls:
+                    entry = error_entry(
+                        call.result_entry or new_id(), call.tool_call_id, call.name, lost_text(call.name)
+                    )
+                    effects.completed(entry)
+                    effects.close(entry["id"])
+                await self._writer.write(effects)
+            case Wait():
+                await self._wait()
+            case Park():
+                if await self._writer.park():
+                    return "parked"
+                await self._writer.catch_up()
+            case Finish(stop_reason):
+                history = self.history
+                state = completed_to_wire(history.text, history.tool_calls, stop_reason, history.usage)
+                if await self._writer.finish(state):
+                    return "ended"
+                await self._writer.catch_up()
+        return None
+
+    async def _wait(self) -> None:
+        """Until a call of this run is done, or there is news."""
+        news = asyncio.create_task(self.news.wait())
+        try:
+            await asyncio.wait({news, *self._running.values()}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            news.cancel()
+
+    def _reap(self) -> None:
+        for call_id, task in list(self._running.items()):
+            if task.done():
+                del self._running[call_id]
+                task.result()
+
+    # The model.
+
+    async def _call_model(self) -> Outcome | None:
+        """Ask the model, again with back-off while that may help; a call that fails for good ends the turn."""
+        attempts = self.context.broker.settings.model_attempts
+        for attempt in range(1, attempts + 1):
+            try:
+                await self._reply()
+            except ModelError as failed:
+                if failed.retryable and attempt < attempts:
+                    backoff = _MODEL_BACKOFF_S * 2 ** (attempt - 1) * (0.5 + random.random() / 2)  # noqa: S311 - jitter
+                    await asyncio.sleep(backoff if failed.retry_after is None else failed.retry_after)
+                    continue
+                return await self._fail(ProtocolError(message=str(failed), code=failed.code))
+            return None
+        return None
+
+    async def _reply(self) -> None:
+        definition, customization = self.context.definition, self.context.customization
+        model = definition.model_for(customization)
+        reply = ReplyWriter(self._writer, definition)
+        async for delta in model.stream(build_request(definition, customization, self.history)):
+            await reply.take(delta)
+        await reply.end()
+
+    async def fail(self, error: ProtocolError) -> None:
+        """End the turn as failed, whatever came since. Raises as `run` does."""
+        await self._fail(error)
+
+    async def _fail(self, error: ProtocolError) -> Outcome:
+        await self._writer.finish(failed_to_wire(error, self.history.text), regardless=True)
+        return "ended"
+
+    # Tool calls.
+
+    async def _run_call(self, call: Call) -> None:
+        """Run a call, or write down what was decided or answered about it."""
+        tool = self.context.definition.tool(call.name)
+        settled = self._settled(call, tool)
+        if settled is not None:
+            await self._write_result(call, settled)
+        elif isinstance(tool, ClientTool):
+            await self._ask_client(call)
+        elif isinstance(tool, Tool):
+            await self._run_tool(call, tool)
+
+    def _settled(self, call: Call, tool: object) -> Record | None:
+        """The result of a call that does not run here: refused, denied, expired, closed, or answered by a client."""
+        entry_id = call.result_entry or new_id()
+
+        def error(text: str) -> Record:
+            return error_entry(entry_id, call.tool_call_id, call.name, text)
+
+        if tool is None and call.decision != "refused":
+            return error(f"{call.name} is not among the tools of the agent that this worker serves.")
+        if call.decision == "refused":
+            return error(call.text or "")
+        if call.outcome is None:
+            return None
+        answer = call.answer or {}
+        match (call.outcome, answer.get("type")):
+            case ("expired", _):
+                return error(expired_text(call.name))
+            case ("answered", "deny"):
+                return error(denied_text(call.name, answer.get("reason")))
+            case ("answered", "clientTool"):
+                return {**answer["result"], "id": entry_id}
+            case ("answered", "allow"):
+                return None
+            case _:
+                return error(interrupted_text(call.name, started=False))
+
+    async def _write_result(self, call: Call, entry: Record) -> None:
+        effects = Effects()
+        if call.started:
+            effects.completed(entry)
+        else:
+            effects.entry(entry)
+        effects.close(f"call:{call.tool_call_id}")
+        effects.close(entry["id"])
+        await self._writer.write(effects)
+
+    async def _ask_client(self, call: Call) -> None:
+        """An approved call of a client tool: now the client is asked for its result."""
+        asked = ClientToolCall(tool_call_id=call.tool_call_id, name=call.name, arguments=call.arguments)
+        effects = Effects()
+        effects.ask(client_call_to_wire(new_id(), asked, datetime.now(UTC)))
+        await self._writer.write(effects)
+
+    async def _run_tool(self, call: Call, tool: Tool[..., Any]) -> None:
+        entry_id = call.result_entry or new_id()
+        if not call.started:
+            effects = Effects()
+            effects.event({"type": "entryAdded", "entry": result_entry(entry_id, call.tool_call_id, call.name)})
+            effects.close(f"call:{call.tool_call_id}")
+            cut = interrupted_text(call.name, started=True)
+            effects.keep(entry_id, error_entry(entry_id, call.tool_call_id, call.name, cut))
+            await self._writer.write(effects)
+        limit = self.context.broker.settings.tool_timeout
+        result = await tool.call(call.arguments, self.context.inputs, limit)
+        try:
+            entry = _result(entry_id, call, result)
+        except ValueError as bad:
+            entry = _result(entry_id, call, error_result(f"The result of {call.name} cannot be stored: {bad}"))
+        await self._write_result(call, entry)
+
+
+def _result(entry_id: str, call: Call, result: ToolResult) -> Record:
+    content = result.content if not isinstance(result.content, str) else ()
+    return result_entry(
+        entry_id,
+        call.tool_call_id,
+        call.name,
+        content=[content_to_wire(block) for block in content],
+        structured=result.structured_content,
+        is_error=result.is_error,
+        meta=result.meta,
+    )
+
+
+async def start_run(context: RunContext, begun: Begun, history: History) -> TurnRun:
+    """Return a run whose history is folded up to the log's end as `begin` saw it."""
+    run = TurnRun(context, history)
+    if history.last != begun.last:
+        await run._writer.catch_up()  # noqa: SLF001 - a run is made here and nowhere else
+    return run

@@ -1,0 +1,361 @@
+"""The worker: arq's slots and functions under our own claim, wake, lease and finish.
+
+What arq does to a long turn is not safe (its in-progress mark lives as long as the longest timeout and is never renewed, its loop ends
+when Redis restarts), so this subclass replaces the loop and `run_job`. The names it leans on are pinned by
+`tests/workers/test_arq_contract.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Sequence
+from importlib import metadata
+from typing import Any, cast
+
+import structlog
+from arq.connections import ArqRedis
+from arq.worker import Worker, func
+
+from broker import queue, transitions
+from broker.broker import Broker
+from broker.channels import pop_token, subscribe
+from broker.embedded import FALLBACK_POLL
+from broker.keys import new_id
+from broker.pipeline import TRANSIENT
+from broker.protocol.errors import BrokerUnavailableError
+from broker.protocol.records import ProtocolError
+from broker.protocol.values import loads
+from broker.transitions import Begun, Gap, Superseded
+from workers.agent import AgentDefinition
+from workers.fold import History
+from workers.turn import RunContext, TurnRun, start_run
+from workers.writer import fold_raw
+
+log = structlog.get_logger("turnstream.worker")
+
+_JOB_TIMEOUT_S = 30 * 86_400
+_FOLDS_KEPT = 256
+_PAGE = 200
+_BELL_S = 5.0
+
+
+async def run_turn(ctx: dict[Any, Any], session_id: str, _turn_id: str, _wake: int) -> str:
+    """The arq function: run the turn that `run_job` has begun."""
+    run: TurnRun = ctx["runs"][session_id]
+    return await run.run()
+
+
+class TurnWorker(Worker):
+    """Runs turns of the agents it is given. `ready` is set once it is registered and listens."""
+
+    def __init__(self, broker: Broker, agents: Iterable[AgentDefinition] = (), *, slots: int | None = None) -> None:
+        pool = ArqRedis(
+            pool_or_conn=broker.client.connection_pool, job_serializer=queue.dumps, job_deserializer=queue.loads
+        )
+        super().__init__(
+            functions=[func(cast("Any", run_turn), name="run_turn", keep_result=0)],
+            queue_name=broker.keys.queue(0, "turns"),
+            redis_pool=pool,
+            max_jobs=slots or broker.settings.slots,
+            job_timeout=_JOB_TIMEOUT_S,
+            keep_result=0,
+            max_tries=10**6,
+            handle_signals=False,
+            job_serializer=queue.dumps,
+            job_deserializer=queue.loads,
+        )
+        self.broker = broker
+        self.id = new_id()
+        self.ready = asyncio.Event()
+        self.stopping = asyncio.Event()
+        self.finished_turns = 0
+        self.handed_back: list[str] = []
+        self._agents: dict[str, AgentDefinition] = {}
+        self._runs: dict[str, TurnRun] = {}
+        self._held: dict[str, tuple[str, str]] = {}  # job id → its queue, its session
+        self._folds: dict[str, History] = {}
+        self._fence = 0
+        self._due = asyncio.Event()
+        self._changed = asyncio.Event()
+        self.ctx["runs"] = self._runs
+        for agent in agents:
+            self._agents[agent.name] = agent
+
+    # What it serves.
+
+    async def serve(self, agent: AgentDefinition) -> None:
+        """Serve an agent from now on; returns when it is registered."""
+        known = self._agents.get(agent.name)
+        self._agents[agent.name] = agent
+        if known is None:
+            for name, key in self._queues():
+                if name == agent.name:
+                    await self._renew(name, key)
+            self._changed.set()
+            self._due.set()
+
+    def _queues(self) -> list[tuple[str, str]]:
+        shards = range(self.broker.settings.shards)
+        return [(name, self.broker.keys.queue(shard, name)) for name in self._agents for shard in shards]
+
+    # The loop.
+
+    async def main(self) -> None:
+        """Claim and run turns until `stopping` is set. Survives a broker that is away."""
+        beside = [
+            asyncio.create_task(self._forever(loop), name=f"worker {loop.__name__}")
+            for loop in (self._listen, self._renew_all, self._hear_bell)
+        ]
+        try:
+            while not self.stopping.is_set():
+                try:
+                    wait = await self._claim_all()
+                except BrokerUnavailableError:
+                    log.warning("broker_away", worker=self.id)
+                    wait = 0.1
+                await self._wait_for_work(wait)
+        finally:
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
+
+    async def _forever(self, loop: Any) -> None:
+        back = 0.05
+        while True:
+            try:
+                await loop()
+                back = 0.05
+            except (*TRANSIENT, BrokerUnavailableError) as away:
+                log.warning("broker_away", worker=self.id, loop=loop.__name__, error=type(away).__name__)
+                await asyncio.sleep(back)
+                back = min(back * 2, 1.0)
+
+    @property
+    def _fallback(self) -> float:
+        """Seconds after which the worker looks even if nobody rang; also keeps its queues' ticks alive."""
+        return FALLBACK_POLL if self.broker.embedded is not None else self.broker.settings.lease / 5
+
+    async def _claim_all(self) -> float:
+        wait = self._fallback
+        for _, key in self._queues():
+            free = self.max_jobs - self.job_counter
+            if free <= 0:
+                break
+            claimed = await queue.claim(
+                self.broker, key, worker=self.id, slots=free, lease=self.broker.settings.lease, budget=0.5
+            )
+            for job_id, body in claimed.jobs:
+                await self._start(key, job_id, body)
+            if claimed.wait is not None:
+                wait = min(wait, claimed.wait)
+        return wait
+
+    async def _wait_for_work(self, wait: float) -> None:
+        if self.job_counter >= self.max_jobs:
+            wait = self._fallback  # a due job is no reason to look while there is no slot
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(wait, 0.001)):
+                await self._due.wait()
+        self._due.clear()
+
+    async def _start(self, key: str, job_id: str, body: bytes) -> None:
+        await self.sem.acquire()
+        self.job_counter += 1
+        task = self.loop.create_task(self._run(key, job_id, body), name=f"turn {job_id}")
+        self.tasks[job_id] = task
+        task.add_done_callback(lambda _: self._freed(job_id))
+
+    def _freed(self, job_id: str) -> None:
+        self.tasks.pop(job_id, None)
+        full = self.job_counter >= self.max_jobs
+        self._release_sem_dec_counter_on_complete()
+        if full:
+            self._due.set()
+
+    async def _hear_bell(self) -> None:
+        """A token in a wake list says that a job is there; the queue alone says which."""
+        self._changed.clear()
+        keys = [f"{key}:wake" for _, key in self._queues()]
+        if not keys:
+            await self._changed.wait()
+            return
+        tokens = pop_token(self.broker, keys, _BELL_S)
+        changed = asyncio.create_task(self._changed.wait())
+        try:
+            while not changed.done():
+                popped = asyncio.ensure_future(anext(tokens))
+                await asyncio.wait({popped, changed}, return_when=asyncio.FIRST_COMPLETED)
+                if not popped.done():
+                    popped.cancel()
+                    await asyncio.gather(popped, return_exceptions=True)
+                    break
+                token = popped.result()
+                if token is not None:
+                    if self.job_counter >= self.max_jobs:
+                        await self.broker.commands.command("LPUSH", token, "1")  # handed on: others have slots
+                        await self._slot_or_changed(changed)
+                    else:
+                        self._due.set()
+        finally:
+            changed.cancel()
+            await tokens.aclose()
+
+    async def _slot_or_changed(self, changed: asyncio.Task[Any]) -> None:
+        while self.job_counter >= self.max_jobs and not changed.done():
+            await asyncio.wait([*self.tasks.values(), changed], return_when=asyncio.FIRST_COMPLETED)
+
+    async def _listen(self) -> None:
+        """Hints for the turns this worker holds: news in their log, or their end."""
+        shards = range(self.broker.settings.shards)
+        channels = [self.broker.keys.control(shard, self.id) for shard in shards]
+        async for message in subscribe(self.broker, channels):
+            if message is None:
+                self.ready.set()
+                continue
+            word, session_id, turn_id = message[1].decode().split(" ")
+            run = self._runs.get(session_id)
+            if run is None or run.context.turn_id != turn_id:
+                continue
+            if word == "stop":
+                self._stop(session_id)
+            else:
+                run.news.set()
+
+    def _stop(self, session_id: str) -> None:
+        for job_id, (_, held) in list(self._held.items()):
+            if held == session_id and (task := self.tasks.get(job_id)) is not None:
+                task.cancel()
+
+    async def _renew_all(self) -> None:
+        for name, key in self._queues():
+            await self._renew(name, key)
+        await asyncio.sleep(self.broker.settings.lease / 4)
+
+    async def _renew(self, agent: str, key: str) -> None:
+        held = [job_id for job_id, (of, _) in self._held.items() if of == key]
+        lost = await queue.renew(
+            self.broker, key, held, worker=self.id, agent=agent, slots=self.max_jobs, version=_version(), budget=1.0
+        )
+        for job_id in lost:
+            if (task := self.tasks.get(job_id)) is not None and job_id in self._held:
+                log.warning("lease_lost", worker=self.id, job=job_id)
+                task.cancel()
+
+    # One job.
+
+    async def _run(self, key: str, job_id: str, body: bytes) -> None:
+        self._held[job_id] = (key, "")
+        try:
+            await self.run_job(job_id, 0, key=key, body=body)
+        except asyncio.CancelledError:
+            if self.stopping.is_set():
+                raise
+        except BrokerUnavailableError:
+            log.warning("turn_left_to_its_lease", worker=self.id, job=job_id)
+        except Exception:
+            log.exception("run_failed", worker=self.id, job=job_id)
+        finally:
+            self._held.pop(job_id, None)
+
+    async def run_job(self, job_id: str, score: int, *, key: str = "", body: bytes = b"") -> None:  # noqa: ARG002 - arq's signature
+        """Begin a claimed job and run its function; what it meets decides what becomes of the turn."""
+        job = queue.read_job(job_id, body)
+        self._held[job_id] = (key, job.session_id)
+        self._fence += 1
+        fence = f"{self.id}:{self._fence}"
+        history = self._folds.pop(job.session_id, None) or History()
+        begun = await transitions.begin(
+            self.broker,
+            job.session_id,
+            job=job_id,
+            turn=job.turn_id,
+            wake=job.wake,
+            fence=fence,
+            worker=self.id,
+            after=history.last,
+            page=_PAGE,
+        )
+        if not isinstance(begun, Begun):
+            log.info("job_not_begun", worker=self.id, job=job_id, reason=begun)
+            return
+        context = RunContext(
+            self.broker,
+            self._agents[begun.agent],
+            job.session_id,
+            job.turn_id,
+            fence,
+            loads(begun.inputs) if begun.inputs else {},
+            loads(begun.customization) if begun.customization else {},
+        )
+        await fold_raw(self.broker, job.session_id, history, begun.tail)
+        run = await start_run(context, begun, history)
+        self._runs[job.session_id] = run
+        log.info("turn_begun", worker=self.id, session=job.session_id, turn=job.turn_id, attempt=begun.attempt)
+        try:
+            outcome = await self._outcome(run, job)
+        finally:
+            if self._runs.get(job.session_id) is run:
+                del self._runs[job.session_id]
+        if outcome in ("parked", "ended"):
+            self._keep_fold(job.session_id, run.history)
+            self.finished_turns += outcome == "ended"
+        log.info("turn_left", worker=self.id, session=job.session_id, turn=job.turn_id, outcome=outcome)
+
+    async def _outcome(self, run: TurnRun, job: queue.Job) -> str:
+        function = self.functions.get(job.function)
+        try:
+            if function is None:
+                await run.fail(ProtocolError(message=f"no function {job.function!r} here", code="bad_job"))
+                return "ended"
+            return cast("str", await function.coroutine(self.ctx, job.session_id, job.turn_id, job.wake))
+        except Superseded:
+            return "superseded"
+        except Gap:
+            await transitions.release(self.broker, job.session_id, run.context.fence, budget=1.0)
+            return "gap"
+        except asyncio.CancelledError:
+            # Drain, a lost lease, or the turn's end: whoever holds the fence goes on. A fence that fell makes this nothing.
+            with contextlib.suppress(BrokerUnavailableError):
+                await transitions.release(self.broker, job.session_id, run.context.fence, budget=1.0)
+                self.handed_back.append(job.turn_id)
+            raise
+        except BrokerUnavailableError:
+            raise
+        except Exception as error:
+            log.exception("turn_failed", worker=self.id, session=job.session_id, turn=job.turn_id)
+            await run.fail(ProtocolError(message=f"{type(error).__name__} in the agent's code", code="internal_error"))
+            return "ended"
+
+    def _keep_fold(self, session_id: str, history: History) -> None:
+        self._folds[session_id] = history
+        while len(self._folds) > _FOLDS_KEPT:
+            del self._folds[next(iter(self._folds))]
+
+    # Its end.
+
+    async def drain(self, grace: float) -> None:
+        """Claim nothing more, let running turns go on for `grace` seconds, hand the rest back, and leave."""
+        self.stopping.set()
+        self._due.set()
+        running: Sequence[asyncio.Task[Any]] = list(self.tasks.values())
+        if running and grace > 0:
+            renewing = asyncio.create_task(self._forever(self._renew_all))
+            await asyncio.wait(running, timeout=grace)
+            renewing.cancel()
+            await asyncio.gather(renewing, return_exceptions=True)
+        rest = [task for task in self.tasks.values() if not task.done()]
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
+        with contextlib.suppress(BrokerUnavailableError):
+            for name, key in self._queues():
+                await queue.leave(self.broker, key, worker=self.id, agent=name, budget=0.5)
+        log.info("worker_stopped", worker=self.id, finished=self.finished_turns, handed_back=self.handed_back)
+
+
+def _version() -> str:
+    try:
+        return metadata.version("turnstream")
+    except metadata.PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,155 @@
+"""A run's writes: one in flight, what piles up is the next. Each carries the run's fence, its number, and what it has seen."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from broker import transitions
+from broker.blobs import read_records
+from broker.broker import Broker
+from broker.transitions import Raw, Write
+from workers.effects import Effects, Record
+from workers.fold import History
+
+_PAGE = 200
+
+
+class Writer:
+    """Writes for one run of one turn, and keeps its history folded up to what it wrote."""
+
+    def __init__(self, broker: Broker, session_id: str, turn_id: str, fence: str, history: History) -> None:
+        self._broker = broker
+        self._session_id = session_id
+        self._turn_id = turn_id
+        self._fence = fence
+        self._op = 0
+        self._budget = broker.settings.lease
+        self._next = Effects()
+        self._text: tuple[str, str, list[str]] | None = None
+        self._failed: Exception | None = None
+        self._sending: asyncio.Future[None] | None = None
+        self._after: asyncio.Future[None] | None = None
+        self.history = history
+
+    async def write(self, effects: Effects) -> None:
+        """Apply effects; returns when they are in the log and folded. Raises `Superseded`, `Gap`, `BrokerUnavailableError`."""
+        self._take_text()
+        self._next.extend(effects)
+        await asyncio.shield(self._scheduled())
+
+    def more_text(self, kind: str, entry_id: str, text: str) -> None:
+        """Keep text of an open entry, and publish a message's: at once when no write is in flight, else with what piles up.
+
+        Raises what an earlier write met, so that nobody streams into a turn that is not theirs any more.
+        """
+        if self._failed is not None:
+            raise self._failed
+        if self._text is not None and self._text[1] == entry_id:
+            self._text[2].append(text)
+        else:
+            self._take_text()
+            self._text = (kind, entry_id, [text])
+        self._scheduled()
+
+    async def flush(self) -> None:
+        """Wait until everything handed in is in the log."""
+        self._take_text()
+        if self._next or self._sending is not None:
+            await asyncio.shield(self._scheduled())
+
+    def _take_text(self) -> None:
+        if self._text is not None:
+            kind, entry_id, pieces = self._text
+            self._text = None
+            self._next.more_text(kind, entry_id, "".join(pieces))
+
+    def _scheduled(self) -> asyncio.Future[None]:
+        """The write that will carry what is handed in now: the next one, or one that starts at once."""
+        if self._after is None:
+            self._after = asyncio.get_running_loop().create_future()
+            self._after.add_done_callback(lambda done: done.cancelled() or done.exception())  # it may have no waiter
+            if self._sending is None:
+                self._sending = asyncio.ensure_future(self._send())
+        return self._after
+
+    async def _send(self) -> None:
+        try:
+            while (done := self._after) is not None:
+                self._after = None
+                self._take_text()
+                effects, self._next = self._next, Effects()
+                try:
+                    if effects:
+                        await self._append(effects)
+                except BaseException as error:
+                    self._fail(done, error)
+                    raise
+                if not done.done():
+                    done.set_result(None)
+        except Exception as error:  # noqa: BLE001 - whoever handed effects in has it, and whoever comes next
+            self._failed = error
+        finally:
+            self._sending = None
+
+    def _fail(self, done: asyncio.Future[None], error: BaseException) -> None:
+        for waiting in (done, self._after):
+            if waiting is not None and not waiting.done():
+                if isinstance(error, asyncio.CancelledError):
+                    waiting.cancel()
+                else:
+                    waiting.set_exception(error)
+        self._after = None
+
+    async def _append(self, effects: Effects) -> None:
+        first, last = await transitions.append(self._broker, self._stamp(), effects.values, budget=self._budget)
+        if first != self.history.n + 1:
+            await self.catch_up()
+            return
+        ms = last.partition("-")[2]
+        for at, record in enumerate(effects.records):
+            self.history.apply(f"{first + at}-{ms}", {"turnId": self._turn_id, **record})
+        self.history.last, self.history.n = last, int(last.partition("-")[0])
+
+    def _stamp(self) -> Write:
+        self._op += 1
+        return Write(self._session_id, self._fence, self._op, self.history.last)
+
+    async def catch_up(self) -> None:
+        """Fold what the log holds beyond the history: news from people, or what another write put between."""
+        while True:
+            page = await self._broker.reads.command(
+                "XRANGE", self._broker.keys.of("log", self._session_id), f"({self.history.last}", "+", "COUNT", _PAGE
+            )
+            await fold_raw(self._broker, self._session_id, self.history, [Raw(at.decode(), e[1]) for at, e in page])
+            if len(page) < _PAGE:
+                return
+
+    async def park(self) -> bool:
+        """Park the turn; False when there is news to fold first."""
+        await self.flush()
+        return await transitions.park(self._broker, self._stamp(), budget=self._budget)
+
+    async def finish(self, state: Record, *, regardless: bool = False) -> bool:
+        """End the turn; False when there is news to fold first. `regardless`: a failure ends it whatever came."""
+        await self.flush()
+        effects = Effects()
+        ended = effects.stored({"type": "turnEnded", "state": state})
+        stamp = self._stamp()
+        if regardless:
+            stamp = Write(stamp.session_id, stamp.fence, stamp.op, "")
+        return await transitions.finish(self._broker, stamp, ended, effects.values, budget=self._budget)
+
+    async def close(self) -> None:
+        """Stop writing. What is in flight may still arrive; what waits does not."""
+        if self._sending is not None:
+            self._sending.cancel()
+            await asyncio.gather(self._sending, return_exceptions=True)
+
+
+async def fold_raw(broker: Broker, session_id: str, history: History, raws: Sequence[Raw]) -> None:
+    """Fold raw records, the next ones of the log."""
+    records: list[tuple[str, dict[str, Any]]] = await read_records(broker, session_id, raws)
+    for stream_id, record in records:
+        history.apply(stream_id, record)
