@@ -1,9 +1,10 @@
 """Callbacks: what a turn asks a person or a client, and the answers.
 
-Stored forms (camelCase): `{"type": "approval", "id", "title", "openedAt", "request": {"tool": {"id", "name", "description"},
-"toolCallId", "arguments", "fromHook"}}`, `signIn {"requests": [{"sourceId", "title", "url"}]}`,
-`clientTool {"call": {"toolCallId", "name", "arguments"}}`. Answers: `{"type": "allow", "scope"}`, `{"type": "deny", "reason"}`,
-`{"type": "signIn", "connected", "denied"}`; a client tool's is `{"type": "clientTool", "result": {a tool result's fields}}`.
+Stored forms (camelCase): `{"type": "approval", "id", "title", "openedAt", "request": {"tool": {"id", "name",
+"description"}, "toolCallId", "arguments", "fromHook"}}`, `signIn {"requests": [{"sourceId", "title", "url"}]}`,
+`clientTool {"call": {"toolCallId", "name", "arguments"}}`. Answers: `{"type": "allow", "scope"}`, `{"type": "deny",
+"reason"}`, `{"type": "signIn", "connected", "denied"}`; a client tool's is `{"type": "clientTool", "result": {a tool
+result's fields}}`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from broker.protocol.values import JsonValue, show_defaults
+from broker.protocol.values import Brief, JsonValue, show_defaults
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +27,7 @@ class ApprovalTool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ApprovalRequest:
+class ApprovalRequest(Brief):
     """What a person is asked to allow: one call of a tool."""
 
     __match_args__ = ("tool", "tool_call_id", "arguments", "from_hook")
@@ -47,7 +48,7 @@ class SignInRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClientToolCall:
+class ClientToolCall(Brief):
     """A call of a tool that runs at the client."""
 
     __match_args__ = ("tool_call_id", "name", "arguments")
@@ -57,7 +58,7 @@ class ClientToolCall:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Open:
+class _Open(Brief):
     id: str
     session_id: str
     turn_id: str | None
@@ -161,6 +162,19 @@ def approval_to_wire(
     }
 
 
+def sign_in_to_wire(
+    callback_id: str, requests: tuple[SignInRequest, ...], opened_at: datetime, title: str | None = None
+) -> dict[str, JsonValue]:
+    """Return the stored form of a question for sign-ins."""
+    return {
+        "type": "signIn",
+        "id": callback_id,
+        "title": title_line(title or f"Sign in to {', '.join(item.title for item in requests)}"),
+        "openedAt": opened_at.isoformat(),
+        "requests": [{"sourceId": item.source_id, "title": item.title, "url": item.url} for item in requests],
+    }
+
+
 def client_call_to_wire(callback_id: str, call: ClientToolCall, opened_at: datetime) -> dict[str, JsonValue]:
     """Return the stored form of a client tool's call."""
     return {
@@ -174,13 +188,14 @@ def client_call_to_wire(callback_id: str, call: ClientToolCall, opened_at: datet
 
 def _opened_at(raw: dict[str, Any]) -> datetime:
     try:
-        return datetime.fromisoformat(raw["openedAt"])
+        opened = datetime.fromisoformat(raw["openedAt"])
     except (KeyError, TypeError, ValueError):
         return datetime.fromtimestamp(0, UTC)
+    return opened if opened.tzinfo is not None else opened.replace(tzinfo=UTC)
 
 
 def callback_from_wire(raw: dict[str, Any], session_id: str, turn_id: str | None) -> OpenCallback:
-    """Return the callback of a stored form; what this version cannot type becomes `UnknownOpenCallback`. Never raises."""
+    """Return the callback of a stored form; one that this version cannot type becomes `UnknownOpenCallback`."""
     common: dict[str, Any] = {
         "id": str(raw.get("id", "")),
         "session_id": session_id,
@@ -235,11 +250,11 @@ def answer_to_wire(answer: Answer) -> dict[str, JsonValue]:
 
 
 def answer_from_wire(raw: dict[str, Any] | None) -> AllowApproval | DenyApproval | None:
-    """Return the approval's answer of a stored form; None for another kind, where the first result sent is what counts."""
-    match raw:
-        case {"type": "allow"}:
-            return AllowApproval("session" if raw.get("scope") == "session" else "once")
-        case {"type": "deny"}:
-            return DenyApproval(raw.get("reason"))
+    """Return the approval's answer of a stored form; None for another kind, where the first result sent counts."""
+    match raw or {}:
+        case {"type": "allow", **rest}:
+            return AllowApproval("session" if rest.get("scope") == "session" else "once")
+        case {"type": "deny", **rest}:
+            return DenyApproval(rest.get("reason"))
         case _:
             return None

@@ -1,8 +1,9 @@
 """Content blocks: what messages and tool results are made of.
 
-Stored form (camelCase, `None` left out): `{"type": "text", "text": …}`, `image {uri, mediaType, altText}`, `audio {uri,
-mediaType}`, `resource_link {uri, name, title, description, mediaType, size}`, `embedded_resource {uri, mediaType, text | blob}`,
-each with `annotations {audience, priority, lastModified}` and `_meta`. A type that this version does not know stays as received.
+Stored form (camelCase, `None` left out): `{"type": "text", "text": …}`, `image {uri, mediaType, altText}`, `audio
+{uri, mediaType}`, `resource_link {uri, name, title, description, mediaType, size}`, `embedded_resource {uri, mediaType,
+text | blob}`, each with `annotations {audience, priority, lastModified}` and `_meta`. A type that this version does not
+know stays as received.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 
-from broker.protocol.values import JsonValue, clean_json
+from broker.protocol.values import Brief, JsonValue, clean_json
 
 IMAGE_LIMIT: Final = 10_000_000
 """Most base64 characters of an image in a data: URI, its prefix not counted."""
@@ -22,10 +23,13 @@ IMAGE_LIMIT: Final = 10_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class ContentAnnotations:
-    """MCP annotations of a block: for whom it is, and how important. Raises `ValueError` for a priority outside 0..1."""
+    """MCP annotations of a block: for whom it is, and how important it is.
+
+    Raises `ValueError` for a priority outside 0..1.
+    """
 
     __match_args__ = ("audience", "priority", "last_modified")
-    audience: list[Literal["user", "assistant"] | str] | None = None
+    audience: list[Literal["user", "assistant"] | str] | None = None  # noqa: PYI051 - the specification's type
     priority: float | None = None
     last_modified: str | None = None
 
@@ -35,7 +39,7 @@ class ContentAnnotations:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Block:
+class _Block(Brief):
     annotations: ContentAnnotations | None = None
     meta: dict[str, JsonValue] | None = None
 
@@ -54,7 +58,7 @@ class TextContentBlock(_Block):
 
 
 def _sniff(data: bytes) -> str | None:
-    """The media type that an image's first bytes tell."""
+    """Return the media type that an image's first bytes tell."""
     if data.startswith(b"\x89PNG\r\n\x1a\n"):
         return "image/png"
     if data.startswith(b"\xff\xd8\xff"):
@@ -66,9 +70,17 @@ def _sniff(data: bytes) -> str | None:
     return None
 
 
+def _check_size(place: str, size: int) -> None:
+    if size > IMAGE_LIMIT:
+        raise ValueError(f"{place}: {size:,} base64 characters; at most {IMAGE_LIMIT:,} are taken: make it smaller")
+
+
 @dataclass(frozen=True, kw_only=True)
 class ImageContentBlock(_Block):
-    """An image, by its URI; a data: URI carries it in base64. Raises `ValueError` for one over 10,000,000 characters."""
+    """An image, by its URI; a data: URI carries it in base64.
+
+    Raises `ValueError` for one of over 10,000,000 base64 characters.
+    """
 
     __match_args__ = ("annotations", "meta", "uri", "media_type", "alt_text")
     type: ClassVar[Literal["image"]] = "image"
@@ -78,12 +90,8 @@ class ImageContentBlock(_Block):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.uri.startswith("data:"):
-            size = len(self.uri) - self.uri.find(",") - 1
-            if size > IMAGE_LIMIT:
-                raise ValueError(
-                    f"image: {size:,} base64 characters; at most {IMAGE_LIMIT:,} are taken: make it smaller"
-                )
+        if self.uri[:5].lower() == "data:":
+            _check_size("image", len(self.uri) - self.uri.find(",") - 1)
 
     @classmethod
     def from_bytes(
@@ -94,13 +102,14 @@ class ImageContentBlock(_Block):
         alt_text: str | None = None,
         annotations: ContentAnnotations | None = None,
     ) -> ImageContentBlock:
-        """Embed an image; its media type is told by PNG, JPEG, GIF or WebP bytes. Raises `ValueError` for others without one."""
+        """Embed an image; PNG, JPEG, GIF and WebP bytes tell their media type.
+
+        Raises `ValueError` for other bytes without one, and for over 10,000,000 base64 characters.
+        """
         media_type = media_type or _sniff(data)
         if media_type is None:
             raise ValueError("data: these bytes are no PNG, JPEG, GIF or WebP image; give media_type")
-        size = (len(data) + 2) // 3 * 4
-        if size > IMAGE_LIMIT:
-            raise ValueError(f"image: {size:,} base64 characters; at most {IMAGE_LIMIT:,} are taken: make it smaller")
+        _check_size("image", (len(data) + 2) // 3 * 4)
         uri = f"data:{media_type};base64,{base64.b64encode(data).decode()}"
         return cls(uri=uri, media_type=media_type, alt_text=alt_text, annotations=annotations)
 
@@ -115,9 +124,7 @@ class ImageContentBlock(_Block):
     ) -> ImageContentBlock:
         """Embed an image file. Raises `ValueError` for one over about 7.5 MB, `OSError` for one that cannot be read."""
         file = Path(path)
-        size = (file.stat().st_size + 2) // 3 * 4
-        if size > IMAGE_LIMIT:
-            raise ValueError(f"{file}: {size:,} base64 characters; at most {IMAGE_LIMIT:,} are taken: make it smaller")
+        _check_size(str(file), (file.stat().st_size + 2) // 3 * 4)
         return cls.from_bytes(file.read_bytes(), media_type, alt_text=alt_text, annotations=annotations)
 
 
@@ -147,7 +154,10 @@ class ResourceLinkContentBlock(_Block):
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddedResourceContentBlock(_Block):
-    """A resource in the block itself, as text or base64. Raises `ValueError` unless exactly one of `text`, `blob` is given."""
+    """A resource in the block itself, as text or base64.
+
+    Raises `ValueError` unless exactly one of `text` and `blob` is given.
+    """
 
     __match_args__ = ("annotations", "meta", "uri", "media_type", "text", "blob")
     type: ClassVar[Literal["embedded_resource"]] = "embedded_resource"
@@ -189,6 +199,9 @@ class UnknownContentBlock:
     def __setattr__(self, name: str, _value: object) -> None:
         raise AttributeError(f"{name}: content blocks are frozen")
 
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{name}: content blocks are frozen")
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, UnknownContentBlock) and self._raw == other._raw
 
@@ -226,6 +239,36 @@ def camel(name: str) -> str:
 
 _STORED: Final = {kind: {field.name: camel(field.name) for field in fields(block)} for kind, block in BLOCKS.items()}
 _ANNOTATIONS: Final = {field.name: camel(field.name) for field in fields(ContentAnnotations)}
+_TEXTS: Final = {"text", "uri", "media_type", "alt_text", "name", "title", "description", "blob"}
+
+
+def misfit(block: KnownContentBlock) -> str | None:
+    """Return what is wrong with the types of a block's fields, naming the field; None when nothing is."""
+    for field in fields(block):
+        value = getattr(block, field.name)
+        if field.name in _TEXTS:
+            needed = field.default is not None
+            if not isinstance(value, str) and (needed or value is not None):
+                return f"{camel(field.name)} must be a text, not {type(value).__name__}"
+        elif field.name == "size" and value is not None and type(value) is not int:
+            return f"size must be a number of bytes, not {type(value).__name__}"
+        elif field.name == "annotations" and value is not None:
+            if not isinstance(value, ContentAnnotations):
+                return f"annotations must be ContentAnnotations, not {type(value).__name__}"
+            if (wrong := _misfit_annotations(value)) is not None:
+                return f"annotations.{wrong}"
+    return None
+
+
+def _misfit_annotations(noted: Any) -> str | None:
+    audience = noted.audience
+    if audience is not None and not (isinstance(audience, list) and all(isinstance(who, str) for who in audience)):
+        return "audience must be a list of texts"
+    if isinstance(noted.priority, bool):
+        return "priority must be a number, not bool"
+    if noted.last_modified is not None and not isinstance(noted.last_modified, str):
+        return f"lastModified must be a text, not {type(noted.last_modified).__name__}"
+    return None
 
 
 def content_to_wire(block: ContentBlock) -> dict[str, JsonValue]:
@@ -245,8 +288,10 @@ def content_to_wire(block: ContentBlock) -> dict[str, JsonValue]:
 
 
 def content_from_wire(raw: Mapping[str, JsonValue]) -> ContentBlock:
-    """Return the block of a stored form; one that this version cannot make becomes `UnknownContentBlock`. Never raises."""
+    """Return the block of a stored form; one that this version cannot make becomes `UnknownContentBlock`."""
     kind = raw.get("type")
+    if kind == "text" and len(raw) == 2 and isinstance(text := raw.get("text"), str):
+        return TextContentBlock(text=text)  # nearly every block
     block = BLOCKS.get(kind) if isinstance(kind, str) else None
     if block is None:
         return UnknownContentBlock._received(dict(raw))  # noqa: SLF001 - the class is defined here
@@ -256,9 +301,12 @@ def content_from_wire(raw: Mapping[str, JsonValue]) -> ContentBlock:
             values["annotations"] = ContentAnnotations(
                 **{name: noted[stored] for name, stored in _ANNOTATIONS.items() if stored in noted}
             )
-        return block(**values)
-    except (TypeError, ValueError):
-        return UnknownContentBlock._received(dict(raw))  # noqa: SLF001 - the class is defined here
+        made = block(**values)
+        if misfit(made) is None:
+            return made
+    except (AttributeError, TypeError, ValueError):
+        pass  # a known type in a shape of another version is raw data too
+    return UnknownContentBlock._received(dict(raw))  # noqa: SLF001 - the class is defined here
 
 
 def content_text(content: Iterable[ContentBlock]) -> str:

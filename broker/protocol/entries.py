@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from broker.protocol.content import ContentBlock, content_from_wire, content_text, content_to_wire
-from broker.protocol.values import JsonValue, show_defaults
+from broker.protocol.values import Brief, JsonValue, show_defaults
 
 
 @dataclass(frozen=True, kw_only=True)
-class MessageEntry:
+class MessageEntry(Brief):
     """A message: the user's, the model's, a system message of an imported history, or a context message."""
 
     __match_args__ = ("role", "content")
@@ -28,7 +28,10 @@ class MessageEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class ContextMessage(MessageEntry):
-    """Text that the model got with an input and that is not the user's own message. `source` names a tool source, or None."""
+    """Text that the model got with an input and that is not the user's own message.
+
+    `source` names the tool source that it is about; None for one that was sent with a message.
+    """
 
     __match_args__ = ("role", "content", "kind", "source")
     role: Literal["context"] = field(default="context", init=False)
@@ -37,7 +40,7 @@ class ContextMessage(MessageEntry):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ToolCallEntry:
+class ToolCallEntry(Brief):
     """The model called a tool. `name` is its full id, such as `client.get_weather`."""
 
     __match_args__ = ("name", "arguments", "tool_call_id")
@@ -50,7 +53,7 @@ class ToolCallEntry:
 
 @show_defaults
 @dataclass(frozen=True, kw_only=True)
-class ToolResultEntry:
+class ToolResultEntry(Brief):
     """A tool's result, the pair of the call with its `tool_call_id`; without content while the tool runs."""
 
     __match_args__ = ("name", "content", "structured_content", "is_error", "tool_call_id", "meta")
@@ -65,8 +68,11 @@ class ToolResultEntry:
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnknownEntry:
-    """An entry of a type added after this version, or one that is only raw data. `raw` is the whole entry in camelCase."""
+class UnknownEntry(Brief):
+    """An entry of a type added after this version, or one that is only raw data.
+
+    `raw` is the whole entry in camelCase, its type too. Do not change it, copy it first.
+    """
 
     __match_args__ = ("type", "raw")
     id: str
@@ -82,7 +88,7 @@ def entry_to_wire(entry: HistoryEntry) -> dict[str, JsonValue]:
     """Return an entry's stored form, without its turn."""
     match entry:
         case MessageEntry():
-            wire = {
+            wire: dict[str, JsonValue] = {
                 "type": "message",
                 "id": entry.id,
                 "role": entry.role,
@@ -158,10 +164,10 @@ def entry_from_wire(raw: dict[str, Any], turn_id: str | None) -> HistoryEntry:
     """Return the entry of a stored form; what this version cannot type becomes `UnknownEntry`. Never raises."""
     kind = str(raw.get("type", ""))
     make = _TYPED.get(kind)
-    # A message between agents has a sender and is never the user's own.
-    if make is not None and not (kind == "message" and ("sender" in raw or raw.get("role") not in _ROLES)):
-        try:
+    try:
+        # A message between agents has a sender and is never the user's own.
+        if make is not None and not (kind == "message" and ("sender" in raw or raw.get("role") not in _ROLES)):
             return make(raw, turn_id)
-        except (KeyError, TypeError, AttributeError):
-            pass  # a known type in a shape of another version is raw data too
+    except (KeyError, TypeError, AttributeError):
+        pass  # a known type in a shape of another version is raw data too
     return UnknownEntry(id=str(raw.get("id", "")), turn_id=turn_id, type=kind, raw=raw)

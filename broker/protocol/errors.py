@@ -7,15 +7,15 @@
     ├── InvalidCursorError                malformed, of another session, or ahead of the log
     ├── ObservationLost                   events cannot be read any more; `.cursor` is where to go on
     ├── OutcomeUnknownError               a send may or may not have arrived; repeat it with `.idempotency_key`
-    ├── SessionBusyError                  the broker is out of memory, or too many subagents run; nothing was applied
+    ├── SessionBusyError                  broker out of memory, or too many subagents run; nothing was applied
     ├── SessionTerminatedError
     ├── SessionIdempotencyConflictError   `.idempotency_key` was used for something else
     ├── UnsupportedSessionProcedureError
     ├── ClientToolAnswerError             an answer was computed and could not be sent; its call stays open
     └── BrokerUnavailableError
 
-Other bad arguments stay `ValueError` and `TypeError`. A message says what happened, to which session and turn, and what to
-do next; it never holds a message's content or a secret.
+Other bad arguments stay `ValueError` and `TypeError`. A message says what happened, to which session and turn, and what
+to do next; it never holds a message's content or a secret.
 """
 
 from __future__ import annotations

@@ -8,11 +8,11 @@ from typing import Any, Literal
 from broker.protocol.callbacks import OpenCallback
 from broker.protocol.entries import HistoryEntry
 from broker.protocol.records import Completed, Failed, Interrupted, UnknownOutcome
-from broker.protocol.values import JsonValue, UnknownValue, show_defaults
+from broker.protocol.values import Brief, JsonValue, UnknownValue, show_defaults
 
 
 @dataclass(frozen=True, kw_only=True)
-class Event:
+class Event(Brief):
     """One event of a session."""
 
     __match_args__ = ()
@@ -30,7 +30,10 @@ class TurnStarted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class TurnUpdated(Event):
-    """A turn's status changed: blocked on a callback, running again, terminated; an unknown one keeps the turn running."""
+    """A turn's status changed: blocked on a callback, running again, terminated.
+
+    With an unknown status (`UnknownValue`) the turn still runs.
+    """
 
     __match_args__ = ("status",)
     turn_id: str

@@ -1,8 +1,8 @@
 """A turn's records: how it stands, or how it ended; and the values that calls return in place of errors.
 
 Stored form of an ended one (`turnEnded.state`): `{"type": "completed", "text", "toolCalls": [{"name", "arguments"}],
-"stopReason", "usage": {"inputTokens", …}}`, `interrupted {"cause", "text"}`, `failed {"error": {"message", "code", "details"},
-"text"}`. Ids and cursors are not stored; the reader adds them.
+"stopReason", "usage": {"inputTokens", …}}`, `interrupted {"cause", "text"}`, `failed {"error": {"message", "code",
+"details"}, "text"}`. Ids and cursors are not stored; the reader adds them.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any, Generic, Literal, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from broker.protocol.callbacks import Answer, OpenCallback
-from broker.protocol.values import JsonValue, UnknownValue, show_defaults
+from broker.protocol.values import Brief, JsonValue, UnknownValue, show_defaults
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ToolCall:
+class ToolCall(Brief):
     """A call that the model made."""
 
     __match_args__ = ("name", "arguments")
@@ -47,7 +47,7 @@ class TokenUsage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class InvalidOutput:
+class InvalidOutput(Brief):
     """The turn's text is not of the output type; `error` says why, `text` is the text."""
 
     __match_args__ = ("error", "text")
@@ -56,8 +56,8 @@ class InvalidOutput:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProtocolError:
-    """Why a turn failed. `code` names the kind: `model_failed`, `worker_lost`, `no_progress`, `hook_failed`, …"""
+class ProtocolError(Brief):
+    """Why a turn failed. `code` names the kind, such as `model_failed`, `worker_lost`, `no_progress`, `hook_failed`."""
 
     __match_args__ = ("message", "code", "details")
     message: str
@@ -66,7 +66,7 @@ class ProtocolError:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Record:
+class _Record(Brief):
     session_id: str
     turn_id: str
     cursor: str
@@ -90,7 +90,10 @@ class Blocked(_Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Completed(_Record, Generic[T]):
-    """The turn is done. `output` is its text, or that text parsed; `tool_calls` has every call, also denied and failed ones."""
+    """The turn is done. `output` is its text, or that text parsed.
+
+    `tool_calls` has every call in order, also denied and failed ones. `usage` sums the tokens of its model calls.
+    """
 
     __match_args__ = ("output", "tool_calls", "stop_reason", "usage")
     output: T | str | InvalidOutput | None
@@ -231,6 +234,10 @@ def state_from_wire(raw: dict[str, Any], *, session_id: str, turn_id: str, curso
     return UnknownOutcome(**common, outcome=str(raw.get("type", "")), raw=raw)
 
 
+def _short(error: str) -> str:
+    return error if len(error) <= 500 else error[:499] + "…"
+
+
 def parse_output(record: TurnState[Any], output_type: type[BaseModel] | None) -> TurnState[Any]:
     """Return the record with its text parsed as `output`; a mismatch is an `InvalidOutput`, never an exception."""
     if output_type is None or not isinstance(record, Completed):
@@ -239,7 +246,9 @@ def parse_output(record: TurnState[Any], output_type: type[BaseModel] | None) ->
     try:
         output = output_type.model_validate_json(record.text)
     except ValidationError as bad:
-        first = bad.errors(include_input=False, include_url=False)[0]
+        first = bad.errors(include_input=False, include_url=False, include_context=False)[0]
         place = ".".join(str(part) for part in first["loc"]) or output_type.__name__
-        output = InvalidOutput(error=f"{place}: {first['msg']}", text=record.text)
+        output = InvalidOutput(error=_short(f"{place}: {first['msg']}"), text=record.text)
+    except Exception as bad:  # noqa: BLE001 - a validator's own fault is a mismatch too: reading a record never raises
+        output = InvalidOutput(error=_short(f"{output_type.__name__}: {type(bad).__name__}: {bad}"), text=record.text)
     return replace(record, output=output)

@@ -6,12 +6,13 @@ field   e   {"turnId":"…",             absent when the event names no turn
              "type":"entryAdded",      then the type's own fields, camelCase:
              "entry":{…},                entryAdded, entryCompleted {entry}    turnStarted {}    turnUpdated {status}
                                          turnEnded {state}    callbackOpened {callback}    callbackResolved {callbackId}
-                                         sessionUpdated {status, title, archived}    notice {message, level, source, details}
+                                         sessionUpdated {status, title, archived}
+                                         notice {message, level, source, details}
              "private":{…}}            for the engine alone: decisions, answers, usage
 
 an entry added complete, stored once   N    {"type":"entryAdded","beside":true}     its body is in the next record
                                        N+1  {"type":"entryCompleted","entry":{…}}
-a message being written                N    {"type":"entryAdded","delta":true,"entry":{…, first text}}    two events, one id
+a message being written, first text    N    {"type":"entryAdded","delta":true,"entry":{…}}      two events with one id
 a body over 64 KiB                     N    {"type":"…","blob":"<id>"}              the rest lies in blobs:<session>
 a delta, published only                N-<ms>.<k>  {"type":"textDelta","entryId":"…","text":"…"}
 
@@ -50,7 +51,7 @@ from broker.protocol.values import JsonValue, UnknownValue, dumps, loads
 INLINE_LIMIT: Final = 64 * 1024
 """Bytes of a body that stays in the stream; a larger one is a blob."""
 
-_CURSOR: Final = re.compile(r"^(0|[1-9]\d{0,14})-(0|[1-9]\d{0,14})(?:\.([1-9]\d{0,11}))?$")
+_CURSOR: Final = re.compile(r"(0|[1-9][0-9]{0,14})-(0|[1-9][0-9]{0,14})(?:\.([1-9][0-9]{0,11}))?")
 
 
 class Position(NamedTuple):
@@ -84,7 +85,7 @@ def format_cursor(session_id: str, position: Position) -> str:
 def parse_cursor(session_id: str, cursor: str) -> Position:
     """Return the position of a cursor. Raises `InvalidCursorError` for one that is malformed or of another session."""
     of, _, place = cursor.rpartition(":")
-    match = _CURSOR.match(place)
+    match = _CURSOR.fullmatch(place)
     if match is None or not of:
         raise InvalidCursorError(f"{cursor!r} is no cursor of session {session_id}: pass an event's id or a record.")
     if of != session_id:
@@ -137,6 +138,7 @@ def _turn_started(_raw: dict[str, Any], common: dict[str, Any]) -> tuple[Event, 
 
 
 def _turn_updated(raw: dict[str, Any], common: dict[str, Any]) -> tuple[Event, ...]:
+    common["turn_id"] = raw["turnId"]  # always names its turn, else it is not this event
     return (TurnUpdated(**common, status=_known(raw["status"], ("running", "blocked", "terminated"))),)
 
 
@@ -205,15 +207,13 @@ _DECODERS: Final[dict[str, _Decoder]] = {
 
 
 def decode(session_id: str, position: Position, record: dict[str, Any]) -> tuple[Event, ...]:
-    """Return the events of a record, one or two; a type or shape that this version does not know becomes `UnknownEvent`.
+    """Return the events of a record, one or two. Never raises.
 
-    An entry that lies in the next record must have been put in (`record["entry"]`) before. Never raises.
+    A type or shape that this version does not know becomes `UnknownEvent`. An entry that lies in the next record must
+    have been put in (`record["entry"]`) before.
     """
-    common = {
-        "id": format_cursor(session_id, position),
-        "session_id": session_id,
-        "turn_id": record.get("turnId"),
-    }
+    cursor = format_cursor(session_id, position)
+    common = {"id": cursor, "session_id": session_id, "turn_id": record.get("turnId")}
     kind = str(record.get("type", ""))
     decoder = _DECODERS.get(kind)
     if decoder is not None:
@@ -222,4 +222,4 @@ def decode(session_id: str, position: Position, record: dict[str, Any]) -> tuple
         except (KeyError, TypeError, AttributeError):
             pass  # a known type in a shape of another version is raw data too
     raw = {key: value for key, value in record.items() if key != "private"}
-    return (UnknownEvent(id=common["id"], session_id=session_id, turn_id=None, type=kind, raw=raw),)
+    return (UnknownEvent(id=cursor, session_id=session_id, turn_id=None, type=kind, raw=raw),)
