@@ -1,8 +1,8 @@
 """Reading a session's log: in pages bounded by count and bytes, from a checked cursor, over the catch-up connection.
 
-Event N is stored under `N-<ms>`, so one read tells whether a cursor still holds: the log either begins with that very id there, or
-it ends before it (ahead), begins after it (below the floor), or has N with another time (overwritten after a restore).
-A reader loses nothing by a broker that is away: reads are repeated with back-off until a budget is used up.
+Event N is stored under `N-<ms>`, so one read tells whether a cursor still holds: the log either goes on from that very
+id, or ends before it (ahead), begins after it (below the floor), or has N with another time (overwritten after a
+restore). A broker that is away loses nothing: reads are repeated with back-off until a budget is used up.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Stored(NamedTuple):
 
 @dataclass(frozen=True)
 class Page:
-    """A page of the log. `last` is the session's last position when it was read, `complete` whether the page got there."""
+    """A page of the log; `last` is the session's last position when it was read, `complete`: the page got there."""
 
     records: list[Stored]
     last: Position
@@ -74,7 +74,8 @@ async def _ask(broker: Broker, session_id: str, *commands: tuple[Argument, ...],
 
 
 def _raws(reply: Any) -> list[Raw]:
-    return [Raw(place.decode(), fields[1]) for place, fields in reply]
+    # The client library makes (id, fields) of a stream entry.
+    return [Raw(place.decode(), fields[b"e"]) for place, fields in reply]
 
 
 def decode_records(session_id: str, records: Sequence[tuple[Position, dict[str, Any], int]]) -> list[Stored]:
@@ -121,11 +122,11 @@ async def _with_neighbour(broker: Broker, session_id: str, raws: list[Raw], budg
 async def read_page(
     broker: Broker, session_id: str, after: Position | None, count: int = PAGE, *, budget: float | None = None
 ) -> Page:
-    """Read up to `count` records after a position (None or 0-0: from the start; a delta's: after the event it followed).
+    """Read up to `count` records after a position (None or 0-0: from the start; a delta's: after its event).
 
-    Raises `SessionNotFoundError`; `InvalidCursorError` for a position ahead of the log; `ObservationLost`, with the cursor to
-    go on from, for one that is below its floor or overwritten; `BrokerUnavailableError` when the broker stayed away for
-    `budget` seconds (default: the setting `reconnect_budget`).
+    Raises `SessionNotFoundError`; `InvalidCursorError` for a position ahead of the log; `ObservationLost`, with the
+    cursor to go on from, for one that is below its floor or overwritten; `BrokerUnavailableError` when the broker
+    stayed away for `budget` seconds (default: the setting `reconnect_budget`).
     """
     key, log = session_key(broker, session_id), broker.keys.of("log", session_id)
     place = after or START
@@ -190,10 +191,15 @@ async def common_position(
 ) -> Position:
     """Return the last stored event that the log still shares with a history that held `place`.
 
-    Times never go back, and what replaced lost events was stored later than they were: so it is the last event, not past
-    `place`, whose time is not later than `place`'s. `START` when the log shares nothing, or no longer holds it.
+    Times never go back, and what replaced lost events was stored later than they were: so it is the last event before
+    `place` whose time is not later than `place`'s. `START` when that rule is seen to fail, or the log shares nothing.
     """
-    low, high, common = 1, min(place.n, last.n), START
+    low, high, common = 1, last.n, START
+    if place.n <= last.n:
+        instead = await _stored_at(broker, session_id, place.n, budget)
+        if instead is not None and instead.ms <= place.ms:
+            return START  # the new server's clock is behind the old one's
+        high = place.n - 1
     while low <= high:
         middle = (low + high) // 2
         found = await _stored_at(broker, session_id, middle, budget)
@@ -207,7 +213,7 @@ async def common_position(
 
 
 async def read_events(broker: Broker, session_id: str, after: Position | None = None) -> AsyncIterator[Event]:
-    """Yield every stored event after a position, up to the end that the log has when it gets there. Raises as `read_page`."""
+    """Yield the stored events after a position, up to the end that the log has by then. Raises as `read_page`."""
     while True:
         page = await read_page(broker, session_id, after)
         for record in page.records:

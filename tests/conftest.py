@@ -1,0 +1,77 @@
+"""Fixtures that all tests share: both brokers, a prefix for each test, and the checks of what it leaves behind."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+
+import pytest
+from leaks import drop_keys, expect_no_tasks, leaked_keys
+from real_server import RealServer, server_program, serving
+
+from broker.broker import Broker
+from broker.embedded import EmbeddedServer
+from broker.settings import Settings
+
+
+def pytest_report_header() -> str:
+    """Name both brokers that the suite runs on."""
+    program = server_program()
+    return f"brokers: embedded (fakeredis {version('fakeredis')}), {program.name} {program.version}"
+
+
+@pytest.fixture(scope="session")
+def real_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServer]:
+    """Run a real server for all tests; one that stops or restarts it runs its own (`real_server.serving`)."""
+    with serving(tmp_path_factory.mktemp("server")) as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+async def _no_task_is_left() -> AsyncIterator[None]:
+    yield
+    await expect_no_tasks()
+
+
+@asynccontextmanager
+async def _opened(settings: Settings, embedded: EmbeddedServer | None) -> AsyncIterator[Broker]:
+    broker = Broker(settings, embedded)
+    try:
+        yield broker
+        if embedded is None:
+            assert await leaked_keys(broker.client, settings.prefix) == []
+    finally:
+        if embedded is None:
+            await drop_keys(broker.client, settings.prefix)
+        await broker.close()
+
+
+def _prefix() -> str:
+    return f"t{uuid.uuid4().hex[:8]}:"
+
+
+@pytest.fixture
+async def embedded_broker() -> AsyncIterator[Broker]:
+    """Open a broker in the process."""
+    async with _opened(Settings(prefix=_prefix()), EmbeddedServer()) as broker:
+        yield broker
+
+
+@pytest.fixture
+async def redis_broker(real_server: RealServer) -> AsyncIterator[Broker]:
+    """Open a broker on the real server, under a prefix of its own."""
+    async with _opened(Settings(redis_url=real_server.url, prefix=_prefix()), None) as broker:
+        yield broker
+
+
+@pytest.fixture(params=["embedded", "redis"])
+async def broker(request: pytest.FixtureRequest) -> AsyncIterator[Broker]:
+    """Open each of the two brokers in turn."""
+    if request.param == "embedded":
+        settings, embedded = Settings(prefix=_prefix()), EmbeddedServer()
+    else:
+        settings, embedded = Settings(redis_url=request.getfixturevalue("real_server").url, prefix=_prefix()), None
+    async with _opened(settings, embedded) as opened:
+        yield opened

