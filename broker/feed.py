@@ -125,10 +125,12 @@ class Feed:
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            if self._broker.embedded is not None and connection.is_connected:
-                await connection.send_command("UNSUBSCRIBE")  # fakeredis keeps what a closed connection subscribed
-            await connection.disconnect(nowait=True)
+            try:
+                await asyncio.gather(*tasks, return_exceptions=True)
+            finally:  # also when cancelled meanwhile
+                if self._broker.embedded is not None and connection.is_connected:
+                    await connection.send_command("UNSUBSCRIBE")  # fakeredis keeps what a closed connection subscribed
+                await connection.disconnect(nowait=True)
 
     async def _listen(self, connection: aioredis.Connection) -> None:
         clock = asyncio.get_running_loop().time

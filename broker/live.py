@@ -274,20 +274,26 @@ class Hub:
         """Compare where these sessions' logs end with what their rings know, and fetch what is missing."""
         shards: defaultdict[int | None, list[Followed]] = defaultdict(list)
         for followed in those:
-            followed.unchecked = False
             shards[shard_of(followed.session_id)].append(followed)
-        for group in shards.values():
-            for at in range(0, len(group), _SESSIONS_AT_ONCE):
-                some = group[at : at + _SESSIONS_AT_ONCE]
-                held = [followed.ring.held for followed in some]
-                try:
-                    ends = await transitions.tails(self._broker, [followed.session_id for followed in some])
-                except BrokerUnavailableError:
-                    for followed in some:
-                        followed.unchecked = True
-                    continue
-                for followed, end, settled in zip(some, ends, held, strict=True):
-                    self._compare(followed, end, settled)
+        groups = (
+            group[at : at + _SESSIONS_AT_ONCE]
+            for group in shards.values()
+            for at in range(0, len(group), _SESSIONS_AT_ONCE)
+        )
+        await asyncio.gather(*(self._check_shard(group) for group in groups))
+
+    async def _check_shard(self, group: list[Followed]) -> None:
+        held = [followed.ring.held for followed in group]
+        for followed in group:
+            followed.unchecked = False
+        try:
+            ends = await transitions.tails(self._broker, [followed.session_id for followed in group])
+        except BrokerUnavailableError:
+            for followed in group:
+                followed.unchecked = True
+            return
+        for followed, end, settled in zip(group, ends, held, strict=True):
+            self._compare(followed, end, settled)
 
     def _compare(self, followed: Followed, end: str | None, settled: int) -> None:
         followed.heard = asyncio.get_running_loop().time()

@@ -5,9 +5,31 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import TypeVar, cast
+from typing import TypeVar, cast, overload
 
 T = TypeVar("T")
+
+
+@overload
+async def eventually(
+    check: Callable[[], Awaitable[T]],
+    describe: str,
+    *,
+    until: Callable[[T], object] = bool,
+    within: float = 5.0,
+    every: float = 0.01,
+) -> T: ...
+
+
+@overload
+async def eventually(
+    check: Callable[[], T],
+    describe: str,
+    *,
+    until: Callable[[T], object] = bool,
+    within: float = 5.0,
+    every: float = 0.01,
+) -> T: ...
 
 
 async def eventually(
