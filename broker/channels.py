@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 from broker.broker import Broker
 
 
-async def pop_token(broker: Broker, keys: Sequence[str], seconds: float) -> AsyncIterator[str | None]:
+async def pop_token(broker: Broker, keys: Sequence[str], seconds: float) -> AsyncGenerator[str | None, None]:
     """Yield the key of each token popped from `keys`, or None after `seconds` without one. Raises what a connection raises."""
     connection = broker.connection(timeout=seconds + broker.settings.socket_timeout)
     try:
-        await connection.connect()
+        await connection.connect()  # type: ignore[no-untyped-call] # redis-py has no types here
         while True:
             await connection.send_command("BLPOP", *keys, seconds)
             reply = await connection.read_response()
@@ -20,11 +20,11 @@ async def pop_token(broker: Broker, keys: Sequence[str], seconds: float) -> Asyn
         await connection.disconnect(nowait=True)
 
 
-async def subscribe(broker: Broker, channels: Sequence[str]) -> AsyncIterator[tuple[str, bytes] | None]:
+async def subscribe(broker: Broker, channels: Sequence[str]) -> AsyncGenerator[tuple[str, bytes] | None, None]:
     """Yield None once all channels are confirmed, then each message as (channel, body). Raises what a connection raises."""
     connection = broker.connection(timeout=None)
     try:
-        await connection.connect()
+        await connection.connect()  # type: ignore[no-untyped-call] # redis-py has no types here
         await connection.send_command("SUBSCRIBE", *channels)
         confirmed = 0
         while True:

@@ -66,7 +66,7 @@ class Effects:
     def more_text(self, kind: str, entry_id: str, text: str) -> None:
         """Keep more text of an open entry; a message's is published too."""
         if kind == "message":
-            published = tail({"type": "textDelta", "entryId": entry_id, "text": text})[:-1]
+            published = tail({"type": "textDelta", "entryId": entry_id, "text": text})
             self.values += ["d", entry_id, escaped(text), published]
         else:
             self.values += ["t", entry_id, escaped(text)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from importlib import metadata
 from typing import Any, cast
 
@@ -180,26 +180,19 @@ class TurnWorker(Worker):
         if not keys:
             await self._changed.wait()
             return
-        tokens = pop_token(self.broker, keys, _BELL_S)
         changed = asyncio.create_task(self._changed.wait())
         try:
-            while not changed.done():
-                popped = asyncio.ensure_future(anext(tokens))
-                await asyncio.wait({popped, changed}, return_when=asyncio.FIRST_COMPLETED)
-                if not popped.done():
-                    popped.cancel()
-                    await asyncio.gather(popped, return_exceptions=True)
-                    break
-                token = popped.result()
-                if token is not None:
-                    if self.job_counter >= self.max_jobs:
-                        await self.broker.commands.command("LPUSH", token, "1")  # handed on: others have slots
-                        await self._slot_or_changed(changed)
-                    else:
+            async with contextlib.aclosing(pop_token(self.broker, keys, _BELL_S)) as tokens:
+                while (token := await _first(anext(tokens), changed)) is not _CHANGED:
+                    if token is None:
+                        continue
+                    if self.job_counter < self.max_jobs:
                         self._due.set()
+                    else:  # handed on: others have slots
+                        await self.broker.commands.command("LPUSH", str(token), "1")
+                        await self._slot_or_changed(changed)
         finally:
             changed.cancel()
-            await tokens.aclose()
 
     async def _slot_or_changed(self, changed: asyncio.Task[Any]) -> None:
         while self.job_counter >= self.max_jobs and not changed.done():
@@ -352,6 +345,20 @@ class TurnWorker(Worker):
             for name, key in self._queues():
                 await queue.leave(self.broker, key, worker=self.id, agent=name, budget=0.5)
         log.info("worker_stopped", worker=self.id, finished=self.finished_turns, handed_back=self.handed_back)
+
+
+_CHANGED = object()
+
+
+async def _first(wanted: Awaitable[Any], changed: asyncio.Task[Any]) -> Any:
+    """Return what `wanted` gives, or `_CHANGED` once that task is done first; what is left is ended before it returns."""
+    task = asyncio.ensure_future(wanted)
+    try:
+        await asyncio.wait({task, changed}, return_when=asyncio.FIRST_COMPLETED)
+        return await task if task.done() else _CHANGED
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 def _version() -> str:

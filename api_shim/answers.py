@@ -1,0 +1,155 @@
+"""Answering a callback: read it once, check the answer against it, send it."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from api_shim.local import Place
+from broker import transitions
+from broker.blobs import read_records
+from broker.keys import new_id
+from broker.protocol.callbacks import (
+    AllowApproval,
+    DenyApproval,
+    KeepCallbackOpen,
+    OpenApproval,
+    OpenCallback,
+    OpenClientToolCall,
+    OpenSignIn,
+    SignInAnswer,
+    answer_from_wire,
+    answer_to_wire,
+    callback_from_wire,
+)
+from broker.protocol.content import content_to_wire
+from broker.protocol.errors import SdkError, SessionNotFoundError
+from broker.protocol.records import AlreadySettled, Answered, NotFound
+from broker.protocol.values import JsonValue, clean_text
+from broker.protocol.wire import entry_tail, resolved_tail
+from broker.transitions import Raw
+
+if TYPE_CHECKING:
+    from workers.agent import AgentDefinition
+    from workers.tools import ToolResult
+
+
+def checked_id(callback_id: str) -> str:
+    """Return a callback's id. Raises `ValueError` when it is no UUID."""
+    try:
+        return str(uuid.UUID(callback_id))
+    except (ValueError, AttributeError, TypeError):
+        raise ValueError(f"callback_id must be a UUID, as in Blocked.callbacks, not {callback_id!r}") from None
+
+
+async def find_callback(place: Place, session_id: str, callback_id: str) -> OpenCallback | AlreadySettled | NotFound:
+    """Read how a callback stands. Raises `SessionNotFoundError`."""
+    reads, keys = place.broker.reads, place.broker.keys
+    transitions.session_key(place.broker, session_id)
+    exists, asked, settled = await asyncio.gather(
+        reads.command("EXISTS", keys.of("session", session_id)),
+        reads.command("HGET", keys.of("asked", session_id), callback_id),
+        reads.command("HGET", keys.of("settled", session_id), callback_id),
+    )
+    if not exists:
+        raise SessionNotFoundError(f"There is no session {session_id}: it never existed here, or its retention is over.")
+    if asked is None:
+        return NotFound() if settled is None else AlreadySettled()
+    page = await reads.command("XRANGE", keys.of("log", session_id), asked, asked)
+    raws = [Raw(stream_id.decode(), fields[1]) for stream_id, fields in page]
+    for _, record in await read_records(place.broker, session_id, raws):
+        return callback_from_wire(record["callback"], session_id, record.get("turnId"))
+    return NotFound()
+
+
+async def send_answer(
+    place: Place, session_id: str, callback_id: str, answer: object, definition: AgentDefinition | None
+) -> Answered | AlreadySettled | NotFound:
+    """Answer a callback. Raises `ValueError`, `SdkError`; then nothing was sent."""
+    callback_id = checked_id(callback_id)
+    if isinstance(answer, KeepCallbackOpen):
+        raise SdkError("KeepCallbackOpen() is what a handler returns; to leave a callback open, do not answer it")
+    found = await find_callback(place, session_id, callback_id)
+    if isinstance(found, (AlreadySettled, NotFound)):
+        return found
+    wire, call, result = _checked(found, answer, definition)
+    resolved = resolved_tail(callback_id, "answered", wire)
+    sent = await transitions.answer(place.broker, session_id, callback_id, resolved, call=call, result=result)
+    match sent:
+        case transitions.Answered():
+            return Answered(answer_from_wire(wire), session_id)
+        case transitions.Lost(record):
+            return await _lost(place, session_id, record)
+        case _:
+            return NotFound()
+
+
+async def _lost(place: Place, session_id: str, record: Raw) -> Answered | AlreadySettled:
+    """The race was lost: the answer that counted; or nothing counted, since the turn was cut meanwhile."""
+    for _, winner in await read_records(place.broker, session_id, [record]):
+        private = winner.get("private") or {}
+        if private.get("outcome") == "answered":
+            return Answered(answer_from_wire(private.get("answer")), session_id)
+    return AlreadySettled()
+
+
+def _checked(
+    callback: OpenCallback, answer: object, definition: AgentDefinition | None
+) -> tuple[dict[str, JsonValue], str, bytes]:
+    """The answer's stored form, and for a client tool its call's open field and the bytes that complete it from now on."""
+    match callback:
+        case OpenApproval(request):
+            if not isinstance(answer, (AllowApproval, DenyApproval)):
+                raise SdkError(f"An approval is answered with AllowApproval or DenyApproval, not {type(answer).__name__}")
+            if isinstance(answer, AllowApproval) and answer.scope == "session" and request.from_hook:
+                raise SdkError("A hook's approval is allowed once; it has no session-wide scope")
+            if isinstance(answer, DenyApproval) and answer.reason is not None:
+                answer = DenyApproval(clean_text(answer.reason))
+            return answer_to_wire(answer), "", b""
+        case OpenSignIn(requests):
+            if not isinstance(answer, SignInAnswer):
+                raise SdkError(f"A sign-in is answered with SignInAnswer, not {type(answer).__name__}")
+            named = [*answer.connected, *answer.denied]
+            if sorted(named) != sorted(request.source_id for request in requests):
+                raise SdkError("A SignInAnswer names each source that was asked exactly once, and no other")
+            return answer_to_wire(answer), "", b""
+        case OpenClientToolCall(call):
+            entry = _client_result(call.tool_call_id, call.name, answer, definition)
+            completed = entry_tail("entryCompleted", entry)
+            return {"type": "clientTool", "result": entry}, f"call:{call.tool_call_id}", completed
+        case _:
+            raise SdkError(f"This version cannot answer a callback of kind {callback.type!r}; a newer one can")
+
+
+def _client_result(
+    call_id: str, name: str, answer: object, definition: AgentDefinition | None
+) -> dict[str, JsonValue]:
+    from workers.client_tools import stubs_by_id
+    from workers.tools import ToolError, to_result
+
+    if isinstance(answer, (AllowApproval, DenyApproval, SignInAnswer)):
+        raise SdkError(f"A client tool's call is answered with its result, not with {type(answer).__name__}")
+    stub = stubs_by_id(definition.tools).get(name) if definition is not None else None
+    try:
+        result = stub.check(answer) if stub is not None else to_result(answer)
+    except ToolError as bad:
+        raise SdkError(str(bad)) from None
+    return result_wire(call_id, name, result)
+
+
+def result_wire(call_id: str, name: str, result: ToolResult) -> dict[str, JsonValue]:
+    """Return the stored form of a client tool's result."""
+    content = result.content if not isinstance(result.content, str) else ()
+    meta: Mapping[str, Any] = result.meta
+    return {
+        "type": "toolResult",
+        "id": new_id(),
+        "toolCallId": call_id,
+        "name": name,
+        "content": [content_to_wire(block) for block in content],
+        "structuredContent": result.structured_content,
+        "isError": result.is_error,
+        "meta": dict(meta),
+    }

@@ -1,0 +1,199 @@
+"""Listings: sessions of a deployment, and what is known of one."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from api_shim.local import Host, current_host, place_of
+from broker.broker import Broker
+from broker.log import read_events
+from broker.protocol.entries import HistoryEntry
+from broker.protocol.errors import SessionNotFoundError
+from broker.protocol.events import EntryCompleted
+from broker.protocol.values import loads
+from broker.protocol.wire import Position, parse_stream_id
+from broker.transitions import session_key
+
+_PAGE = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionInfo:
+    """What a listing tells of a session. `preview` is the start of its first message; `termination` how it ended, or None."""
+
+    __match_args__ = (
+        "id", "agent_name", "title", "status", "archived", "parent_id", "root_id", "preview", "termination",
+        "created_at", "updated_at",
+    )  # fmt: skip
+    id: str
+    agent_name: str
+    title: str | None
+    status: str
+    archived: bool
+    parent_id: str | None
+    root_id: str
+    preview: str | None
+    termination: str | None
+    created_at: datetime
+    updated_at: datetime
+
+
+def _time(ms: bytes) -> datetime:
+    return datetime.fromtimestamp(int(ms) / 1000, UTC)
+
+
+async def _info(broker: Broker, session_id: str) -> SessionInfo | None:
+    flat = await broker.reads.command("HGETALL", session_key(broker, session_id))
+    pairs = flat.items() if isinstance(flat, dict) else zip(flat[::2], flat[1::2], strict=True)
+    held: dict[str, bytes] = {key.decode(): value for key, value in pairs}
+    if "status" not in held:
+        return None
+    status = held["status"].decode()
+    parent = held.get("parent", b"").decode()
+    return SessionInfo(
+        id=session_id,
+        agent_name=held["agent"].decode(),
+        title=loads(held["title"]),
+        status=status,
+        archived=held["archived"] == b"true",
+        parent_id=parent or None,
+        root_id=held.get("root", b"").decode() or session_id,
+        preview=loads(held["preview"]) if held.get("preview") else None,
+        termination=held.get("termination", b"ended").decode() if status == "terminated" else None,
+        created_at=_time(held["created"]),
+        updated_at=_time(held["updated"]),
+    )
+
+
+async def read_info(broker: Broker, session_id: str) -> SessionInfo:
+    """Return what is known of a session. Raises `SessionNotFoundError`."""
+    info = await _info(broker, session_id)
+    if info is None:
+        raise SessionNotFoundError(f"There is no session {session_id}: it never existed here, or its retention is over.")
+    return info
+
+
+async def read_turn_ids(broker: Broker, session_id: str) -> list[str]:
+    """Return the ids of a session's turns, oldest first. Raises `SessionNotFoundError`."""
+    await read_info(broker, session_id)
+    flat = await broker.reads.command("HGETALL", broker.keys.of("turns", session_id))
+    pairs = flat.items() if isinstance(flat, dict) else zip(flat[::2], flat[1::2], strict=True)
+    first = {turn.decode(): parse_stream_id(places.decode().split(" ")[0]) for turn, places in pairs}
+    return sorted(first, key=lambda turn: first[turn])
+
+
+async def read_history(
+    broker: Broker, session_id: str, after: Position | None, limit: int | None
+) -> AsyncGenerator[HistoryEntry, None]:
+    """Yield a session's complete entries after a position, at most `limit`."""
+    left = limit
+    async for event in read_events(broker, session_id, after):
+        if left is not None and left <= 0:
+            return
+        if isinstance(event, EntryCompleted):
+            yield event.entry
+            left = None if left is None else left - 1
+
+
+async def children_of(broker: Broker, session_id: str) -> list[str]:
+    """Return the ids of a session's direct subagents' sessions, newest first. Raises `SessionNotFoundError`."""
+    await read_info(broker, session_id)
+    found = await broker.reads.command("ZREVRANGE", broker.keys.of("children", session_id), 0, -1)
+    return [child.decode() for child in found]
+
+
+async def _of_shard(broker: Broker, key: str) -> AsyncGenerator[tuple[float, str], None]:
+    """Session ids of one shard's listing, newest first. Pages are by score, so that new sessions shift nothing."""
+    before, seen = "+inf", set[str]()
+    while True:
+        page = await broker.reads.command("ZREVRANGEBYSCORE", key, before, "-inf", "WITHSCORES", "LIMIT", 0, _PAGE)
+        fresh = [(float(score), sid.decode()) for sid, score in _scored(page) if sid.decode() not in seen]
+        for score, sid in fresh:
+            yield -score, sid
+        if len(fresh) == 0:
+            return
+        before = format(fresh[-1][0], ".0f")
+        seen = {sid for score, sid in fresh if score == fresh[-1][0]} | (seen if before == "+inf" else set())
+
+
+def _scored(page: list[Any]) -> list[tuple[bytes, Any]]:
+    if page and isinstance(page[0], (tuple, list)):
+        return [(item[0], item[1]) for item in page]
+    return list(zip(page[::2], page[1::2], strict=True))
+
+
+async def list_sessions(
+    *,
+    host: Host = None,
+    scope: Literal["roots", "children", "tree"] = "roots",
+    root: str | None = None,
+    parent: str | None = None,
+    status: str | None = None,
+    agent_name: str | None = None,
+    archived: bool = False,
+    limit: int | None = None,
+) -> AsyncIterator[SessionInfo]:
+    """Yield sessions, newest first, read page by page as they are asked for. `host` None: where this process runs.
+
+    Scope `"roots"` leaves subagents' sessions out; `"children"` gives those of `parent`, `"tree"` all of `root`'s.
+    """
+    if scope == "children" and parent is None:
+        raise ValueError("scope='children' needs parent=, the session whose subagents are listed")
+    if scope == "tree" and root is None:
+        raise ValueError("scope='tree' needs root=, the session whose tree is listed")
+    place = place_of(host or current_host())
+    await place.ready()
+    left = limit
+    async for info in _found(place.broker, scope, root=root, parent=parent, agent_name=agent_name):
+        if left is not None and left <= 0:
+            return
+        if info.archived is not archived or (status is not None and info.status != status):
+            continue
+        if agent_name is not None and info.agent_name != agent_name:
+            continue
+        if left is not None:
+            left -= 1
+        yield info
+
+
+async def _found(
+    broker: Broker, scope: str, *, root: str | None, parent: str | None, agent_name: str | None
+) -> AsyncGenerator[SessionInfo, None]:
+    if scope == "roots":
+        suffix = f":{agent_name}" if agent_name is not None else ""
+        shards = [_of_shard(broker, f"{broker.keys.base(n)}sessions{suffix}") for n in range(broker.settings.shards)]
+        async for _, session_id in _merged(shards):
+            if (info := await _info(broker, session_id)) is not None and info.parent_id is None:
+                yield info
+        return
+    waiting = [parent or root or ""]
+    while waiting:
+        at = waiting.pop(0)
+        if scope == "tree" and (info := await _info(broker, at)) is not None:
+            yield info
+        for child in await children_of(broker, at):
+            if scope == "tree":
+                waiting.append(child)
+            elif (info := await _info(broker, child)) is not None:
+                yield info
+
+
+async def _merged(
+    listings: list[AsyncGenerator[tuple[float, str], None]],
+) -> AsyncGenerator[tuple[float, str], None]:
+    """Merge listings that are each in order."""
+    heads: list[tuple[float, str, int]] = []
+    for at, listing in enumerate(listings):
+        async for head in listing:
+            heapq.heappush(heads, (*head, at))
+            break
+    while heads:
+        score, session_id, at = heapq.heappop(heads)
+        yield score, session_id
+        async for head in listings[at]:
+            heapq.heappush(heads, (*head, at))
+            break

@@ -1,0 +1,61 @@
+"""A message as it is sent: checked, measured, and in its stored form."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from broker.broker import Broker
+from broker.keys import new_id
+from broker.pipeline import never_reached
+from broker.protocol.content import ContentBlock, content_text, content_to_wire
+from broker.protocol.errors import BrokerUnavailableError, OutcomeUnknownError
+from broker.protocol.sends import parse_content
+from broker.protocol.values import JsonValue, dumps
+from broker.protocol.wire import INLINE_LIMIT, tail
+from broker.settings import Settings
+from broker.transitions import ActiveTurn, Blob, Message, Sent, start
+
+_PREVIEW: Final = 120
+
+
+def _completed(entry: dict[str, JsonValue]) -> bytes | tuple[Blob, bytes]:
+    body = tail({"type": "entryCompleted", "entry": entry})
+    if len(body) <= INLINE_LIMIT:
+        return body
+    name = new_id()
+    return Blob(name, body), tail({"type": "entryCompleted", "blob": name})
+
+
+def _entry(role: str, blocks: tuple[ContentBlock, ...], **more: JsonValue) -> dict[str, JsonValue]:
+    content = [content_to_wire(block) for block in blocks]
+    return {"type": "message", "id": new_id(), "role": role, "content": content, **more}
+
+
+def build_message(content: Any, settings: Settings) -> Message:
+    """Return a checked message. Raises `ValueError` or `TypeError` naming the place, before anything is sent."""
+    sendable = parse_content(content)
+    tails = [_completed(_entry("user", sendable.blocks))]
+    tails += [_completed(_entry("context", (text,), kind="input", source=None)) for text in sendable.contexts]
+    size = sum(len(item[0].body) if isinstance(item, tuple) else len(item) for item in tails)
+    if size > settings.message_limit:
+        raise ValueError(f"content: {size:,} bytes; a message has at most {settings.message_limit:,}: send less, or a link")
+    preview = " ".join(content_text(sendable.blocks).split())[:_PREVIEW]
+    return Message(tails=tails, digest=sendable.digest, preview=dumps(preview))
+
+
+async def send(broker: Broker, session_id: str, content: Any, *, key: str | None, join: bool) -> Sent | ActiveTurn:
+    """Send a message. Raises as `transitions.start`, and `OutcomeUnknownError` when it may have arrived."""
+    if key is not None and (not isinstance(key, str) or not key or len(key) > 512):
+        raise ValueError("idempotency_key must be a text of 1 to 512 characters")
+    message = build_message(content, broker.settings)
+    # Without a key of the user's, one of ours names the send, should its outcome stay unknown.
+    named = key or new_id()
+    try:
+        return await start(broker, session_id, message, key=named, join=join)
+    except BrokerUnavailableError as away:
+        if never_reached(away.__cause__):
+            raise
+        raise OutcomeUnknownError(
+            f"Session {session_id}: the message may or may not have arrived ({away}). Send it again with the same key.",
+            idempotency_key=named,
+        ) from away

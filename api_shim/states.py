@@ -1,0 +1,79 @@
+"""A turn's record as it is read: how it stands now, or how it ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from api_shim.local import Place
+from broker import transitions
+from broker.blobs import read_records
+from broker.protocol.callbacks import callback_from_wire
+from broker.protocol.errors import ObservationLost, SessionNotFoundError, TurnNotFoundError
+from broker.protocol.records import Blocked, EndedState, Running, TurnState, state_from_wire
+from broker.protocol.values import loads
+from broker.protocol.wire import Position, format_cursor, parse_stream_id
+from broker.transitions import EndedRecord, NoRecord, OpenRecord
+
+
+class TurnRead:
+    """One read of a turn: its state, the positions of its callbacks, and where its events lie."""
+
+    def __init__(
+        self, state: TurnState[Any], record: OpenRecord | EndedRecord, opened: dict[str, Position]
+    ) -> None:
+        self.state = state
+        self.opened = opened
+        self.last = parse_stream_id(record.last)
+        self.first = parse_stream_id(record.first)
+        self.previous_end = None if record.previous_end == "-" else parse_stream_id(record.previous_end)
+        self.end = parse_stream_id(record.end.id) if isinstance(record, EndedRecord) else None
+
+
+async def read_turn(place: Place, session_id: str, turn_id: str, *, sent: bool) -> TurnRead:
+    """Read a turn. Raises `TurnNotFoundError`, `SessionNotFoundError`; for a turn that a send returned, `ObservationLost`."""
+    try:
+        record = await transitions.record(place.broker, session_id, turn_id)
+    except SessionNotFoundError as missing:
+        if sent:
+            raise _lost(session_id, turn_id) from missing
+        raise
+    if isinstance(record, NoRecord):
+        if sent:
+            raise _lost(session_id, turn_id)
+        raise TurnNotFoundError(f"Session {session_id} has no turn {turn_id}.")
+    if isinstance(record, EndedRecord):
+        return TurnRead(ended_state(session_id, turn_id, record), record, {})
+    return await _open_read(place, session_id, turn_id, record)
+
+
+def _lost(session_id: str, turn_id: str) -> ObservationLost:
+    return ObservationLost(
+        f"Session {session_id}: turn {turn_id} was accepted and the broker holds it no longer: it lost writes. "
+        f"Send the message again."
+    )
+
+
+def ended_state(session_id: str, turn_id: str, record: EndedRecord) -> EndedState:
+    """Return the record of an ended turn; its cursor is the SessionUpdated of the same append."""
+    end = parse_stream_id(record.end.id)
+    raw = loads(record.end.body)["state"] if record.end.body else {"type": "lost"}
+    cursor = format_cursor(session_id, Position(end.n + 1, end.ms))
+    return state_from_wire(raw, session_id=session_id, turn_id=turn_id, cursor=cursor)
+
+
+async def _open_read(place: Place, session_id: str, turn_id: str, record: OpenRecord) -> TurnRead:
+    cursor = format_cursor(session_id, parse_stream_id(record.last))
+    text = loads(record.text)
+    callbacks = []
+    opened: dict[str, Position] = {}
+    for stream_id, raw in await read_records(place.broker, session_id, record.callbacks):
+        callback = callback_from_wire(raw["callback"], session_id, raw.get("turnId"))
+        callbacks.append(callback)
+        opened[callback.id] = parse_stream_id(stream_id)
+    state: TurnState[Any]
+    if callbacks:
+        callbacks.sort(key=lambda callback: opened[callback.id])
+        state = Blocked(session_id=session_id, turn_id=turn_id, cursor=cursor, text=text, callbacks=tuple(callbacks))
+    else:
+        state = Running(session_id=session_id, turn_id=turn_id, cursor=cursor, text=text)
+    return TurnRead(state, record, opened)
