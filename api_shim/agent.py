@@ -29,11 +29,12 @@ from workers.tools import Tool
 
 
 class Agent:
-    """An agent: model, instructions, tools, permissions. Without a broker's URL its turns run in this process; with one,
-    on the processes that `turnstream worker MODULE:AGENT` starts.
+    """An agent: model, instructions, tools, permissions.
+
+    Without a broker's URL its turns run in this process; with one, on the processes that `turnstream worker` starts.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the specification's signature
         self,
         *,
         model: str | Model,
@@ -55,7 +56,7 @@ class Agent:
         tool_errors: Literal["report", "raise"] = "report",
         description: str | None = None,
     ) -> None:
-        self._definition: AgentDefinition | None = AgentDefinition(
+        definition = AgentDefinition(
             model=model,
             name=name,
             instructions=instructions,
@@ -75,13 +76,10 @@ class Agent:
             tool_errors=tool_errors,
             description=description,
         )
-        self._name = name
-        self._host: Host = None
+        self._set(definition, name, None)
 
     @classmethod
-    def load_from(
-        cls, *, agent_name: str | None = None, agent_id: str | None = None, url: str | None = None
-    ) -> Agent:
+    def load_from(cls, *, agent_name: str | None = None, agent_id: str | None = None, url: str | None = None) -> Agent:
         """Return a handle of an agent that workers serve, by its name (`agent_id` is the same name). Sends nothing.
 
         `url` names the broker; None is where this process runs. Raises `ValueError` unless exactly one name is given.
@@ -89,10 +87,11 @@ class Agent:
         if (agent_name is None) == (agent_id is None):
             raise ValueError("give agent_name or agent_id, and not both: workers serve an agent under its name")
         agent = cls.__new__(cls)
-        agent._definition = None
-        agent._name = agent_name or agent_id or ""
-        agent._host = url
+        agent._set(None, agent_name or agent_id or "", url)  # noqa: SLF001 - made here, of this class
         return agent
+
+    def _set(self, definition: AgentDefinition | None, name: str, host: Host) -> None:
+        self._definition, self._name, self._host = definition, name, host
 
     def __repr__(self) -> str:
         return f"<Agent {self._name}>"

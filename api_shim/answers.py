@@ -54,11 +54,13 @@ async def find_callback(place: Place, session_id: str, callback_id: str) -> Open
         reads.command("HGET", keys.of("settled", session_id), callback_id),
     )
     if not exists:
-        raise SessionNotFoundError(f"There is no session {session_id}: it never existed here, or its retention is over.")
+        raise SessionNotFoundError(
+            f"There is no session {session_id}: it never existed here, or its retention is over."
+        )
     if asked is None:
         return NotFound() if settled is None else AlreadySettled()
     page = await reads.command("XRANGE", keys.of("log", session_id), asked, asked)
-    raws = [Raw(stream_id.decode(), fields[1]) for stream_id, fields in page]
+    raws = [Raw(stream_id.decode(), fields[b"e"]) for stream_id, fields in page]
     for _, record in await read_records(place.broker, session_id, raws):
         return callback_from_wire(record["callback"], session_id, record.get("turnId"))
     return NotFound()
@@ -102,7 +104,9 @@ def _checked(
     match callback:
         case OpenApproval(request):
             if not isinstance(answer, (AllowApproval, DenyApproval)):
-                raise SdkError(f"An approval is answered with AllowApproval or DenyApproval, not {type(answer).__name__}")
+                raise SdkError(
+                    f"An approval is answered with AllowApproval or DenyApproval, not {type(answer).__name__}"
+                )
             if isinstance(answer, AllowApproval) and answer.scope == "session" and request.from_hook:
                 raise SdkError("A hook's approval is allowed once; it has no session-wide scope")
             if isinstance(answer, DenyApproval) and answer.reason is not None:
@@ -123,9 +127,7 @@ def _checked(
             raise SdkError(f"This version cannot answer a callback of kind {callback.type!r}; a newer one can")
 
 
-def _client_result(
-    call_id: str, name: str, answer: object, definition: AgentDefinition | None
-) -> dict[str, JsonValue]:
+def _client_result(call_id: str, name: str, answer: object, definition: AgentDefinition | None) -> dict[str, JsonValue]:
     from workers.client_tools import stubs_by_id
     from workers.tools import ToolError, to_result
 

@@ -73,7 +73,9 @@ async def read_info(broker: Broker, session_id: str) -> SessionInfo:
     """Return what is known of a session. Raises `SessionNotFoundError`."""
     info = await _info(broker, session_id)
     if info is None:
-        raise SessionNotFoundError(f"There is no session {session_id}: it never existed here, or its retention is over.")
+        raise SessionNotFoundError(
+            f"There is no session {session_id}: it never existed here, or its retention is over."
+        )
     return info
 
 

@@ -38,14 +38,16 @@ def build_message(content: Any, settings: Settings) -> Message:
     tails += [_completed(_entry("context", (text,), kind="input", source=None)) for text in sendable.contexts]
     size = sum(len(item[0].body) if isinstance(item, tuple) else len(item) for item in tails)
     if size > settings.message_limit:
-        raise ValueError(f"content: {size:,} bytes; a message has at most {settings.message_limit:,}: send less, or a link")
+        raise ValueError(
+            f"content: {size:,} bytes; a message has at most {settings.message_limit:,}: send less, or a link"
+        )
     preview = " ".join(content_text(sendable.blocks).split())[:_PREVIEW]
     return Message(tails=tails, digest=sendable.digest, preview=dumps(preview))
 
 
 async def send(broker: Broker, session_id: str, content: Any, *, key: str | None, join: bool) -> Sent | ActiveTurn:
     """Send a message. Raises as `transitions.start`, and `OutcomeUnknownError` when it may have arrived."""
-    if key is not None and (not isinstance(key, str) or not key or len(key) > 512):
+    if key is not None and not 1 <= len(key) <= 512:
         raise ValueError("idempotency_key must be a text of 1 to 512 characters")
     message = build_message(content, broker.settings)
     # Without a key of the user's, one of ours names the send, should its outcome stay unknown.

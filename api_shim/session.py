@@ -177,6 +177,6 @@ class Session:
             raise TypeError(f"title must be a text, not {type(title).__name__}")
         await transitions.retitle((await self._place()).broker, self._id, title=dumps(clean_text(title)))
 
-    async def archive(self, archived: bool = True) -> None:  # noqa: FBT001, FBT002 - the specification's signature
+    async def archive(self, archived: bool = True) -> None:
         """Archive the session, or take it back."""
         await transitions.retitle((await self._place()).broker, self._id, archived=bool(archived))

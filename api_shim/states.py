@@ -18,9 +18,7 @@ from broker.transitions import EndedRecord, NoRecord, OpenRecord
 class TurnRead:
     """One read of a turn: its state, the positions of its callbacks, and where its events lie."""
 
-    def __init__(
-        self, state: TurnState[Any], record: OpenRecord | EndedRecord, opened: dict[str, Position]
-    ) -> None:
+    def __init__(self, state: TurnState[Any], record: OpenRecord | EndedRecord, opened: dict[str, Position]) -> None:
         self.state = state
         self.opened = opened
         self.last = parse_stream_id(record.last)

@@ -262,7 +262,9 @@ class Wait:
             return
         if not isinstance(answer, allowed):
             names = " or ".join(kind.__name__ for kind in (*allowed, KeepCallbackOpen))
-            raise SdkError(f"The handler returned {type(answer).__name__}; it must return {names}. The callback stays open.")
+            raise SdkError(
+                f"The handler returned {type(answer).__name__}; it must return {names}. The callback stays open."
+            )
         await send_answer(self._place, callback.session_id, callback.id, answer, self._definition)
 
     async def _answer_client_tool(self, callback: OpenClientToolCall) -> None:

@@ -1,7 +1,7 @@
 """A broker: the connections of one process to one Redis, or to the embedded one.
 
-Every timeout, keepalive and pool size is set here, never inherited from the client library, whose defaults change between
-versions. The library's own blind retries are off: what is sent again is decided by `Broker.run`, whose scripts are safe to repeat.
+Every timeout, keepalive and pool size is set here, never inherited from the client library, whose defaults change
+between versions. Its own blind retries are off: what is sent again is decided by `Broker.run`, whose scripts are safe to repeat.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import random
 import socket
 from collections.abc import Hashable, Iterable
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import redis.asyncio as aioredis
@@ -55,8 +55,7 @@ class Broker:
     def connection(self, *, timeout: float | None) -> aioredis.Connection:
         """Return a connection of its own, not yet open, whose replies may take `timeout` seconds (None: for ever)."""
         options = {**self._pool.connection_kwargs, "socket_timeout": timeout}
-        connection: aioredis.Connection = self._pool.connection_class(**options)
-        return connection
+        return cast("aioredis.Connection", self._pool.connection_class(**options))
 
     async def run(
         self,

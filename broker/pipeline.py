@@ -29,7 +29,6 @@ TRANSIENT: Final = (
 """What a broker that is away, restarting, loading or failing over answers: the same command may succeed later."""
 
 
-
 def never_reached(error: BaseException | None) -> bool:
     """Whether a command certainly did not reach the broker: no connection was made."""
     return error is not None and "onnecting to" in str(error)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from broker.broker import Broker
 from broker.keys import new_id
@@ -23,9 +23,6 @@ from broker.scripting import Argument
 PROTOCOL: Final = 1
 """The record protocol this version writes, and the newest it reads."""
 
-EFFECTS_LIMIT: Final = 500
-"""Effects of one worker's write at most (a reply has at most 128 calls)."""
-
 
 class Raw(NamedTuple):
     """A stored record as it lies in the stream: its id, and its body (`broker/protocol/wire.py`)."""
@@ -34,11 +31,13 @@ class Raw(NamedTuple):
     body: bytes
 
 
-def _words(reply: Sequence[Any]) -> list[str]:
+def words_of(reply: Sequence[Any]) -> list[str]:
+    """Return a script's reply as words."""
     return [word.decode() if isinstance(word, bytes) else str(word) for word in reply]
 
 
-def _pairs(reply: Sequence[Any]) -> list[Raw]:
+def pairs_of(reply: Sequence[Any]) -> list[Raw]:
+    """Return a script's flat list of ids and bodies as records."""
     flat = iter(reply)
     return [Raw(place.decode(), body) for place, body in zip(flat, flat, strict=True)]
 
@@ -61,7 +60,7 @@ async def _session_verb(
     broker: Broker, verb: str, session_id: str, rest: Iterable[Argument] = (), **arguments: Argument
 ) -> list[Any]:
     key = session_key(broker, session_id)
-    reply = await broker.run(verb, key, rest, sid=session_id, **arguments)
+    reply = await broker.run(verb, key, rest, budget=None, sid=session_id, **arguments)
     refusal = _REFUSALS.get(reply[0].decode())
     if refusal is not None:
         error, text = refusal
@@ -161,7 +160,7 @@ async def start(broker: Broker, session_id: str, message: Message, *, key: str |
     A key gives the turn it has already started or joined. Raises `SessionNotFoundError`, `SessionTerminatedError`,
     `SessionIdempotencyConflictError` (the key with another message), `SessionBusyError`, `BrokerUnavailableError`.
     """
-    reply = _words(
+    reply = words_of(
         await _session_verb(
             broker,
             "start",
@@ -193,13 +192,13 @@ async def start(broker: Broker, session_id: str, message: Message, *, key: str |
 
 async def steer(broker: Broker, session_id: str, turn_id: str, message: Message) -> ActiveTurn | None:
     """Add a message to one turn; the active turn instead (or none) when that is not the active one."""
-    reply = _words(await _session_verb(broker, "steer", session_id, message.values(), nonce=new_id(), turn=turn_id))
+    reply = words_of(await _session_verb(broker, "steer", session_id, message.values(), nonce=new_id(), turn=turn_id))
     return None if reply[0] == "joined" else ActiveTurn(None if reply[1] == "-" else reply[1])
 
 
 async def interrupt(broker: Broker, session_id: str, turn_id: str) -> ActiveTurn | None:
     """End one turn at once; the active turn instead (or none) when that is not the active one."""
-    reply = _words(await _session_verb(broker, "interrupt", session_id, nonce=new_id(), turn=turn_id))
+    reply = words_of(await _session_verb(broker, "interrupt", session_id, nonce=new_id(), turn=turn_id))
     return None if reply[0] == "interrupted" else ActiveTurn(None if reply[1] == "-" else reply[1])
 
 
@@ -281,7 +280,7 @@ async def record(broker: Broker, session_id: str, turn_id: str) -> OpenRecord | 
     match reply[0]:
         case b"running":
             last, text, first, previous = reply[1].decode(), reply[2], reply[3].decode(), reply[4].decode()
-            return OpenRecord(last, text, first, previous, _pairs(reply[5:]))
+            return OpenRecord(last, text, first, previous, pairs_of(reply[5:]))
         case b"ended":
             return EndedRecord(
                 reply[1].decode(), Raw(reply[2].decode(), reply[3]), reply[4].decode(), reply[5].decode()
@@ -293,134 +292,4 @@ async def record(broker: Broker, session_id: str, turn_id: str) -> OpenRecord | 
 async def tails(broker: Broker, session_ids: Sequence[str]) -> list[str | None]:
     """Return the last stored id of each session, None for one that does not exist. All of one shard."""
     reply = await broker.run("tails", session_key(broker, session_ids[0]), session_ids)
-    return [None if word == "-" else word for word in _words(reply)]
-
-
-# What a worker does with a turn.
-
-
-@dataclass(frozen=True)
-class Begun:
-    """A run begins: which attempt it is, where the log ends, and the log's tail after what the worker had."""
-
-    attempt: int
-    last: str
-    agent: str
-    inputs: bytes
-    customization: bytes
-    tail: list[Raw]
-
-
-async def begin(
-    broker: Broker, session_id: str, *, job: str, turn: str, wake: int, fence: str, worker: str, after: str, page: int
-) -> Begun | Literal["dropped", "newer", "dead"]:
-    """Take a claimed job up: count the attempt, write the fence, read the log's first `page` records after `after`."""
-    reply = await broker.run(
-        "begin",
-        session_key(broker, session_id),
-        sid=session_id,
-        job=job,
-        turn=turn,
-        wake=wake,
-        fence=fence,
-        worker=worker,
-        protocol=PROTOCOL,
-        max_attempts=broker.settings.max_attempts,
-        after=after,
-        page=page,
-    )
-    match reply[0]:
-        case b"begun":
-            attempt, last, agent = int(reply[1]), reply[2].decode(), reply[3].decode()
-            return Begun(attempt, last, agent, reply[4], reply[5], _pairs(reply[6:]))
-        case b"newer":
-            return "newer"
-        case b"dead":
-            return "dead"
-        case _:
-            return "dropped"
-
-
-class Superseded(Exception):  # noqa: N818 - a state of affairs, not a fault: the run stops quietly
-    """The run's fence no longer stands: another run holds the turn, or it has ended. Nothing was written."""
-
-
-class Gap(Exception):  # noqa: N818 - the broker lost writes: drop the fold and reload
-    """The log no longer holds what this run has seen."""
-
-
-@dataclass(frozen=True)
-class Write:
-    """One write of a run: its fence, its number, the last stored id it has folded."""
-
-    session_id: str
-    fence: str
-    op: int
-    seen: str
-
-
-def _fenced(reply: list[Any]) -> list[str]:
-    words = _words(reply)
-    if words[0] in ("superseded", "late"):
-        raise Superseded
-    if words[0] == "gap":
-        raise Gap
-    return words
-
-
-async def append(broker: Broker, write: Write, effects: Sequence[Argument], *, budget: float) -> tuple[int, str]:
-    """Apply effects (`scripts/include/effects.lua`); return the position of the first event and the last stored id."""
-    words = _fenced(
-        await broker.run(
-            "append",
-            session_key(broker, write.session_id),
-            effects,
-            budget=budget,
-            sid=write.session_id,
-            fence=write.fence,
-            op=write.op,
-            seen=write.seen,
-        )
-    )
-    return int(words[1]), words[2]
-
-
-async def park(broker: Broker, write: Write, *, budget: float) -> bool:
-    """Park the turn; False when there is news after `write.seen`. Raises `Superseded`, `Gap`."""
-    words = _fenced(
-        await broker.run(
-            "park",
-            session_key(broker, write.session_id),
-            budget=budget,
-            sid=write.session_id,
-            fence=write.fence,
-            op=write.op,
-            seen=write.seen,
-        )
-    )
-    return words[0] == "parked"
-
-
-async def finish(
-    broker: Broker, write: Write, ended: bytes, effects: Sequence[Argument] = (), *, budget: float
-) -> bool:
-    """End the turn with its TurnEnded tail; False when there is news after `write.seen` ('' = ends all the same)."""
-    words = _fenced(
-        await broker.run(
-            "finish",
-            session_key(broker, write.session_id),
-            effects,
-            budget=budget,
-            sid=write.session_id,
-            fence=write.fence,
-            op=write.op,
-            seen=write.seen,
-            ended=ended,
-        )
-    )
-    return words[0] == "finished"
-
-
-async def release(broker: Broker, session_id: str, fence: str, *, budget: float) -> None:
-    """Hand a turn back to its queue; nothing when the fence no longer stands."""
-    await broker.run("release", session_key(broker, session_id), budget=budget, sid=session_id, fence=fence)
+    return [None if word == "-" else word for word in words_of(reply)]

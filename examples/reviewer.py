@@ -65,7 +65,11 @@ payment_reviewer = agents.Agent(
 async def main() -> None:
     session = await payment_reviewer.start_session(title="Alert 4711")
     state = await session.run("Review transaction monitoring alert 4711.")
-    print(state.text)
+    match state:
+        case agents.Completed(output):
+            print(output)
+        case other:
+            print("not completed:", other)
     await session.cancel()
 
 

@@ -43,11 +43,12 @@ def _as_tools(tools: Sequence[Any]) -> tuple[AnyTool, ...]:
 
 
 class AgentDefinition:
-    """The nouns of an agent: model, instructions, tools, permissions. Raises `ValueError`, `TypeError` or `SdkError`
-    naming the argument that is wrong.
+    """The nouns of an agent: model, instructions, tools, permissions.
+
+    Raises `ValueError`, `TypeError` or `SdkError` naming the argument that is wrong.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the specification's signature
         self,
         *,
         model: str | Model,

@@ -131,6 +131,7 @@ class ClientToolAnswers:
         return tool_id in self._stubs
 
     async def __call__(self, call: ClientToolCall) -> Any:
+        """Answer a call."""
         return await self._stubs[call.name].run(call)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from broker.protocol.content import ContentBlock
 from broker.protocol.errors import SdkError
@@ -120,9 +120,9 @@ class ModelUsage:
 
 @dataclass(frozen=True)
 class ModelStop:
-    """Why the model stopped; nothing follows."""
+    """Why the model stopped: `end`, `tool_calls`, `length`, `refusal`, or a vendor's own word. Nothing follows."""
 
-    reason: Literal["end", "tool_calls", "length", "refusal"] | str = "end"
+    reason: str = "end"
 
 
 ModelDelta = ModelText | ModelReasoning | ModelToolCall | ModelUsage | ModelStop

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from pydantic import BaseModel, ValidationError, create_model
-from pydantic.fields import FieldInfo
 
 from broker.protocol.content import BLOCKS, ContentBlock, TextContentBlock, UnknownContentBlock
 from broker.protocol.values import JsonValue, clean_json, clean_text, dumps
@@ -67,7 +66,7 @@ def to_result(value: Any) -> ToolResult:
         case BaseModel():
             return _structured(value.model_dump(mode="json"))
         case _ if isinstance(value, (*BLOCKS.values(), UnknownContentBlock)):
-            return ToolResult((value,))
+            return ToolResult((cast("ContentBlock", value),))
         case list() | tuple() if value and all(isinstance(item, tuple(BLOCKS.values())) for item in value):
             return ToolResult(tuple(value))
         case _:
@@ -95,8 +94,6 @@ def _arguments_model(function: Callable[..., Any], left_out: Mapping[str, Any]) 
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
             raise TypeError(f"tool {function.__name__}: parameter {name} must be passable by keyword")
         default = ... if parameter.default is parameter.empty else parameter.default
-        if isinstance(default, FieldInfo):
-            default = default  # noqa: PLW0127 - pydantic reads a Field() default as the field itself
         parameters[name] = (hints.get(name, Any), default)
     return create_model(function.__name__, __config__={"extra": "forbid"}, **parameters)
 
@@ -126,6 +123,7 @@ class Tool(Generic[P, R]):
         self.__doc__ = function.__doc__
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function itself."""
         return self.function(*args, **kwargs)
 
     def __repr__(self) -> str:
@@ -154,22 +152,21 @@ class Tool(Generic[P, R]):
         A synchronous function runs in a thread; past its time it is left behind, since a thread cannot be ended.
         """
         seconds = self.timeout if self.timeout is not None else limit
+        clock = asyncio.timeout(seconds)
         try:
             bound = {**self.bind(arguments), **resolve_inputs(self._inputs, inputs)}
-            if inspect.iscoroutinefunction(self.function):
-                work = self.function(**bound)
-            else:
-                work = asyncio.to_thread(cast("Callable[..., Any]", self.function), **bound)
-            async with asyncio.timeout(seconds) as clock:
-                value = await work
+            function = cast("Callable[..., Any]", self.function)
+            async with clock:
+                if inspect.iscoroutinefunction(function):
+                    value = await function(**bound)
+                else:
+                    value = await asyncio.to_thread(function, **bound)
             return to_result(value)
-        except TimeoutError as late:
-            if "clock" in locals() and clock.expired():
-                return error_result(f"{self.id} did not end within {seconds:g} s and was stopped.")
-            return error_result(f"TimeoutError: {late}")
         except (ToolError, InputRejectedError) as refused:
             return error_result(str(refused))
         except Exception as failed:  # noqa: BLE001 - whatever a tool raises is the model's to read
+            if isinstance(failed, TimeoutError) and clock.expired():
+                return error_result(f"{self.id} did not end within {seconds:g} s and was stopped.")
             return error_result(f"{type(failed).__name__}: {failed}")
 
 

@@ -19,7 +19,7 @@ from broker.keys import new_id
 from broker.protocol.callbacks import ClientToolCall, client_call_to_wire
 from broker.protocol.content import content_to_wire
 from broker.protocol.records import ProtocolError, completed_to_wire, failed_to_wire
-from broker.transitions import Begun
+from broker.runs import Begun
 from workers.agent import AgentDefinition
 from workers.client_tools import ClientTool
 from workers.effects import Effects, Record, error_entry, result_entry

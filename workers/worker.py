@@ -1,7 +1,7 @@
 """The worker: arq's slots and functions under our own claim, wake, lease and finish.
 
-What arq does to a long turn is not safe (its in-progress mark lives as long as the longest timeout and is never renewed, its loop ends
-when Redis restarts), so this subclass replaces the loop and `run_job`. The names it leans on are pinned by
+What arq does to a long turn is not safe: its in-progress mark lives as long as the longest timeout and is never renewed, and
+its loop ends when Redis restarts. So this subclass replaces the loop and `run_job`. The names it leans on are pinned by
 `tests/workers/test_arq_contract.py`.
 """
 
@@ -17,7 +17,7 @@ import structlog
 from arq.connections import ArqRedis
 from arq.worker import Worker, func
 
-from broker import queue, transitions
+from broker import queue, runs
 from broker.broker import Broker
 from broker.channels import pop_token, subscribe
 from broker.embedded import FALLBACK_POLL
@@ -26,7 +26,7 @@ from broker.pipeline import TRANSIENT
 from broker.protocol.errors import BrokerUnavailableError
 from broker.protocol.records import ProtocolError
 from broker.protocol.values import loads
-from broker.transitions import Begun, Gap, Superseded
+from broker.runs import Begun, Gap, Superseded
 from workers.agent import AgentDefinition
 from workers.fold import History
 from workers.turn import RunContext, TurnRun, start_run
@@ -258,7 +258,7 @@ class TurnWorker(Worker):
         self._fence += 1
         fence = f"{self.id}:{self._fence}"
         history = self._folds.pop(job.session_id, None) or History()
-        begun = await transitions.begin(
+        begun = await runs.begin(
             self.broker,
             job.session_id,
             job=job_id,
@@ -305,12 +305,12 @@ class TurnWorker(Worker):
         except Superseded:
             return "superseded"
         except Gap:
-            await transitions.release(self.broker, job.session_id, run.context.fence, budget=1.0)
+            await runs.release(self.broker, job.session_id, run.context.fence, budget=1.0)
             return "gap"
         except asyncio.CancelledError:
             # Drain, a lost lease, or the turn's end: whoever holds the fence goes on. A fence that fell makes this nothing.
             with contextlib.suppress(BrokerUnavailableError):
-                await transitions.release(self.broker, job.session_id, run.context.fence, budget=1.0)
+                await runs.release(self.broker, job.session_id, run.context.fence, budget=1.0)
                 self.handed_back.append(job.turn_id)
             raise
         except BrokerUnavailableError:

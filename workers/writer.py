@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from broker import transitions
+from broker import runs
 from broker.blobs import read_records
 from broker.broker import Broker
-from broker.transitions import Raw, Write
+from broker.log import read_raw
+from broker.runs import Write
+from broker.transitions import Raw
 from workers.effects import Effects, Record
 from workers.fold import History
 
@@ -103,7 +105,7 @@ class Writer:
         self._after = None
 
     async def _append(self, effects: Effects) -> None:
-        first, last = await transitions.append(self._broker, self._stamp(), effects.values, budget=self._budget)
+        first, last = await runs.append(self._broker, self._stamp(), effects.values, budget=self._budget)
         if first != self.history.n + 1:
             await self.catch_up()
             return
@@ -119,17 +121,15 @@ class Writer:
     async def catch_up(self) -> None:
         """Fold what the log holds beyond the history: news from people, or what another write put between."""
         while True:
-            page = await self._broker.reads.command(
-                "XRANGE", self._broker.keys.of("log", self._session_id), f"({self.history.last}", "+", "COUNT", _PAGE
-            )
-            await fold_raw(self._broker, self._session_id, self.history, [Raw(at.decode(), e[1]) for at, e in page])
+            page = await read_raw(self._broker, self._session_id, self.history.last, _PAGE)
+            await fold_raw(self._broker, self._session_id, self.history, page)
             if len(page) < _PAGE:
                 return
 
     async def park(self) -> bool:
         """Park the turn; False when there is news to fold first."""
         await self.flush()
-        return await transitions.park(self._broker, self._stamp(), budget=self._budget)
+        return await runs.park(self._broker, self._stamp(), budget=self._budget)
 
     async def finish(self, state: Record, *, regardless: bool = False) -> bool:
         """End the turn; False when there is news to fold first. `regardless`: a failure ends it whatever came."""
@@ -139,7 +139,7 @@ class Writer:
         stamp = self._stamp()
         if regardless:
             stamp = Write(stamp.session_id, stamp.fence, stamp.op, "")
-        return await transitions.finish(self._broker, stamp, ended, effects.values, budget=self._budget)
+        return await runs.finish(self._broker, stamp, ended, effects.values, budget=self._budget)
 
     async def close(self) -> None:
         """Stop writing. What is in flight may still arrive; what waits does not."""

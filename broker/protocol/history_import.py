@@ -182,7 +182,7 @@ def _error(value: Any, place: str) -> ProtocolError:
         raise TypeError(f"{place} must be a ProtocolError or a mapping of one, not {type(value).__name__}")
     message, code = values.get("message"), values.get("code")
     if not isinstance(message, str) or not isinstance(code, str | None):
-        raise ValueError(f"{place}: message must be a text, and code a text or None")  # noqa: TRY004 - or missing
+        raise ValueError(f"{place}: message must be a text, and code a text or None")
     details = clean_json(values.get("details"), f"{place}.details")
     return ProtocolError(message=clean_text(message), code=code, details=details)
 

@@ -77,9 +77,7 @@ def _context(item: Mapping[str, Any], place: str) -> TextContentBlock:
 
 def _block(item: Any, place: str) -> ContentBlock:
     if isinstance(item, UnknownContentBlock):
-        raise ValueError(  # noqa: TRY004 - the type is right, its value is not
-            f"{place}: a block of unknown type {item.original_type!r} cannot be sent"
-        )
+        raise ValueError(f"{place}: a block of unknown type {item.original_type!r} cannot be sent")
     return sendable_block(item, place)
 
 

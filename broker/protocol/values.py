@@ -60,9 +60,7 @@ def clean_json(value: JsonValue, place: str = "value") -> JsonValue:
         case dict():
             for key in value:
                 if not isinstance(key, str):
-                    raise ValueError(  # noqa: TRY004 - JSON's rule, not a type of Python's
-                        f"{place}: the key {key!r} is no text"
-                    )
+                    raise ValueError(f"{place}: the key {key!r} is no text")
             return {clean_text(key): clean_json(item, f"{place}.{clean_text(key)}") for key, item in value.items()}
         case list() | tuple():
             return [clean_json(item, f"{place}[{at}]") for at, item in enumerate(value)]

@@ -1,0 +1,142 @@
+"""The verbs of a run: what a worker does with a turn it has claimed. Each carries the run's fence, or is refused.
+
+A write is numbered (`op`), so that a repeat after a lost reply gets the first one's answer; and says what it has seen, so that a
+broker that lost writes is noticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from broker.broker import Broker
+from broker.scripting import Argument
+from broker.transitions import PROTOCOL, Raw, pairs_of, session_key, words_of
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A run begins: which attempt it is, where the log ends, and the log's tail after what the worker had."""
+
+    attempt: int
+    last: str
+    agent: str
+    inputs: bytes
+    customization: bytes
+    tail: list[Raw]
+
+
+async def begin(
+    broker: Broker, session_id: str, *, job: str, turn: str, wake: int, fence: str, worker: str, after: str, page: int
+) -> Begun | Literal["dropped", "newer", "dead"]:
+    """Take a claimed job up: count the attempt, write the fence, read the log's first `page` records after `after`."""
+    reply = await broker.run(
+        "begin",
+        session_key(broker, session_id),
+        sid=session_id,
+        job=job,
+        turn=turn,
+        wake=wake,
+        fence=fence,
+        worker=worker,
+        protocol=PROTOCOL,
+        max_attempts=broker.settings.max_attempts,
+        after=after,
+        page=page,
+    )
+    match reply[0]:
+        case b"begun":
+            attempt, last, agent = int(reply[1]), reply[2].decode(), reply[3].decode()
+            return Begun(attempt, last, agent, reply[4], reply[5], pairs_of(reply[6:]))
+        case b"newer":
+            return "newer"
+        case b"dead":
+            return "dead"
+        case _:
+            return "dropped"
+
+
+class Superseded(Exception):  # noqa: N818 - a state of affairs, not a fault: the run stops quietly
+    """The run's fence no longer stands: another run holds the turn, or it has ended. Nothing was written."""
+
+
+class Gap(Exception):  # noqa: N818 - the broker lost writes: drop the fold and reload
+    """The log no longer holds what this run has seen."""
+
+
+@dataclass(frozen=True)
+class Write:
+    """One write of a run: its fence, its number, the last stored id it has folded."""
+
+    session_id: str
+    fence: str
+    op: int
+    seen: str
+
+
+def _fenced(reply: list[Any]) -> list[str]:
+    words = words_of(reply)
+    if words[0] in ("superseded", "late"):
+        raise Superseded
+    if words[0] == "gap":
+        raise Gap
+    return words
+
+
+async def append(broker: Broker, write: Write, effects: Sequence[Argument], *, budget: float) -> tuple[int, str]:
+    """Apply effects (`scripts/include/effects.lua`); return the position of the first event and the last stored id."""
+    words = _fenced(
+        await broker.run(
+            "append",
+            session_key(broker, write.session_id),
+            effects,
+            budget=budget,
+            sid=write.session_id,
+            fence=write.fence,
+            op=write.op,
+            seen=write.seen,
+        )
+    )
+    return int(words[1]), words[2]
+
+
+async def park(broker: Broker, write: Write, *, budget: float) -> bool:
+    """Park the turn; False when there is news after `write.seen`. Raises `Superseded`, `Gap`."""
+    words = _fenced(
+        await broker.run(
+            "park",
+            session_key(broker, write.session_id),
+            budget=budget,
+            sid=write.session_id,
+            fence=write.fence,
+            op=write.op,
+            seen=write.seen,
+        )
+    )
+    return words[0] == "parked"
+
+
+async def finish(
+    broker: Broker, write: Write, ended: bytes, effects: Sequence[Argument] = (), *, budget: float
+) -> bool:
+    """End the turn with its TurnEnded tail; False when there is news after `write.seen` ('' = ends all the same)."""
+    words = _fenced(
+        await broker.run(
+            "finish",
+            session_key(broker, write.session_id),
+            effects,
+            budget=budget,
+            sid=write.session_id,
+            fence=write.fence,
+            op=write.op,
+            seen=write.seen,
+            ended=ended,
+        )
+    )
+    return words[0] == "finished"
+
+
+async def release(broker: Broker, session_id: str, fence: str, *, budget: float) -> None:
+    """Hand a turn back to its queue; nothing when the fence no longer stands."""
+    await broker.run("release", session_key(broker, session_id), budget=budget, sid=session_id, fence=fence)
