@@ -5,13 +5,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncIterator, Sequence
 
-from broker import transitions
+from broker import runs, transitions
 from broker.broker import Broker
 from broker.keys import new_id, new_session_id
 from broker.protocol.events import Event
 from broker.protocol.wire import Position, parse_cursor, tail
 from broker.scripting import Argument
-from broker.transitions import Message, SessionOptions, Write
+from broker.runs import Write
+from broker.transitions import Message, SessionOptions
 
 
 async def open_session(broker: Broker, *, shards: int = 1) -> str:
@@ -45,7 +46,7 @@ class Run:
     async def begin(self) -> Run:
         """Take the turn up."""
         job = f"{{s0}}{self.broker.settings.prefix}{self.session_id}:{self.turn}:1"
-        begun = await transitions.begin(
+        begun = await runs.begin(
             self.broker,
             self.session_id,
             job=job,
@@ -56,7 +57,7 @@ class Run:
             after="0-0",
             page=1,
         )
-        assert isinstance(begun, transitions.Begun)
+        assert isinstance(begun, runs.Begun)
         return self
 
     def _write(self) -> Write:
@@ -72,13 +73,13 @@ class Run:
 
     async def effects(self, effects: Sequence[Argument]) -> str:
         """Apply effects in one write; return the last id."""
-        return (await transitions.append(self.broker, self._write(), effects, budget=5.0))[1]
+        return (await runs.append(self.broker, self._write(), effects, budget=5.0))[1]
 
     async def finish(self) -> None:
         """End the turn, completed."""
         ended = tail({"type": "turnEnded", "state": {"type": "completed", "text": "", "toolCalls": []}})
         write = self._write()
-        assert await transitions.finish(
+        assert await runs.finish(
             self.broker, Write(write.session_id, write.fence, write.op, ""), ended, budget=5.0
         )
 
