@@ -76,6 +76,14 @@ from broker.protocol.events import (
     TurnUpdated,
     UnknownEvent,
 )
+from broker.protocol.history_import import (
+    HistoryImportEntry,
+    HistoryImportMessage,
+    HistoryImportReasoning,
+    HistoryImportSnapshot,
+    HistoryImportToolCall,
+    HistoryImportToolResult,
+)
 from broker.protocol.records import (
     AlreadySettled,
     Answered,
@@ -195,6 +203,12 @@ __all__ = [
     "Failed",
     "HandlerContext",
     "HistoryEntry",
+    "HistoryImportEntry",
+    "HistoryImportMessage",
+    "HistoryImportReasoning",
+    "HistoryImportSnapshot",
+    "HistoryImportToolCall",
+    "HistoryImportToolResult",
     "Hook",
     "ImageContentBlock",
     "Interrupted",

@@ -11,7 +11,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 from pydantic import BaseModel, ValidationError, create_model
 
 from broker.protocol.content import BLOCKS, ContentBlock, TextContentBlock, UnknownContentBlock
-from broker.protocol.values import JsonValue, clean_json, clean_text, dumps
+from broker.protocol.values import JsonValue, clean_json, clean_text, dumps, show_defaults
 from workers.inputs import InputRejectedError, input_parameters, resolve_inputs
 from workers.models import ToolSpec
 
@@ -30,6 +30,7 @@ class ToolAnnotations:
     open_world_hint: bool | None = None
 
 
+@show_defaults
 @dataclass(frozen=True)
 class ToolResult:
     """A tool's result in full. `content` is a text or content blocks; `meta` is for the client and the model never sees it."""
