@@ -108,6 +108,7 @@ class TurnWorker(Worker):
             for loop in (self._listen, self._renew_all, self._hear_bell)
         ]
         try:
+            await self.ready.wait()
             while not self.stopping.is_set():
                 try:
                     wait = await self._claim_all()
@@ -204,7 +205,7 @@ class TurnWorker(Worker):
         channels = [self.broker.keys.control(shard, self.id) for shard in shards]
         async for message in subscribe(self.broker, channels):
             if message is None:
-                self.ready.set()
+                await self._registered()
                 continue
             word, session_id, turn_id = message[1].decode().split(" ")
             run = self._runs.get(session_id)
@@ -214,6 +215,14 @@ class TurnWorker(Worker):
                 self._stop(session_id)
             else:
                 run.news.set()
+
+    async def _registered(self) -> None:
+        """It can be told of its turns, and is in the listing of workers: from now on it takes work."""
+        for name, key in self._queues():
+            await self._renew(name, key)
+        if not self.ready.is_set():
+            self.ready.set()
+            log.info("worker_started", worker=self.id, agents=sorted(self._agents), slots=self.max_jobs)
 
     def _stop(self, session_id: str) -> None:
         for job_id, (_, held) in list(self._held.items()):
@@ -330,6 +339,7 @@ class TurnWorker(Worker):
     async def drain(self, grace: float) -> None:
         """Claim nothing more, let running turns go on for `grace` seconds, hand the rest back, and leave."""
         self.stopping.set()
+        self.ready.set()  # a start that was waited for waits no more
         self._due.set()
         running: Sequence[asyncio.Task[Any]] = list(self.tasks.values())
         if running and grace > 0:

@@ -1,0 +1,68 @@
+"""The README's samples are run as a newcomer runs them: as programs of their own, embedded and against a worker."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from real_server import RealServer
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+SAMPLES = re.findall(r"### (\d)\. [^\n]+\n.*?```python\n(.*?)```\n+```text\n(.*?)```", README, re.DOTALL)
+
+
+def run(program: Path, env: dict[str, str]) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(program)],
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stderr == ""
+    return done.stdout
+
+
+def test_the_readme_has_six_samples() -> None:
+    assert [number for number, _, _ in SAMPLES] == ["1", "2", "3", "4", "5", "6"]
+
+
+@pytest.mark.parametrize(("number", "code", "printed"), SAMPLES)
+def test_a_sample_prints_what_the_readme_says(number: str, code: str, printed: str, tmp_path: Path) -> None:
+    program = tmp_path / f"sample_{number}.py"
+    program.write_text(code, encoding="utf-8")
+
+    assert printed == run(program, {})
+
+
+@pytest.mark.parametrize(("number", "code", "printed"), SAMPLES)
+def test_a_sample_prints_the_same_against_a_worker(
+    number: str, code: str, printed: str, tmp_path: Path, real_server: RealServer
+) -> None:
+    program = tmp_path / f"sample_{number}.py"
+    program.write_text(code, encoding="utf-8")
+    name = re.findall(r"^(\w+) = agents\.Agent\(", code, re.MULTILINE)[0]
+    env = {"TURNSTREAM_REDIS_URL": real_server.url, "TURNSTREAM_PREFIX": f"readme{number}:"}
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "api_shim.cli", "worker", f"sample_{number}:{name}", "--grace", "0"],
+        cwd=tmp_path,
+        env={**os.environ, **env},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert worker.stderr is not None
+        first = worker.stderr.readline()
+        assert "worker_started" in first
+
+        assert printed == run(program, env)
+    finally:
+        worker.terminate()
+        worker.communicate(timeout=20)
+    assert worker.returncode == 0
