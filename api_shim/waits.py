@@ -113,7 +113,9 @@ class Wait:
             start = after
         else:
             start = read.previous_end or START
-        self._from = read.first
+        if read.end is not None and start >= read.end:
+            return read.state
+        self._from, self._at = read.first, start
         events = self._place.hub.follow(self._session_id, start)
         try:
             async with contextlib.aclosing(events):
@@ -133,33 +135,50 @@ class Wait:
         return await read_turn(self._place, self._session_id, self._turn_id, sent=self._sent)
 
     async def _follow(self, events: AsyncGenerator[Event, None], read: TurnRead) -> TurnState[Any]:
-        if (state := await self._look(read)) is not None:
-            return await self._deliver_up_to(events, state)
+        """Deliver events until a read of the turn's record says what to return.
+
+        A read is looked at once all events up to it are delivered, so that a handler never runs before its CallbackOpened.
+        """
+        due: TurnRead | None = read
         upcoming = asyncio.ensure_future(anext(events))
         try:
             while True:
+                if due is not None and self._at.n >= due.last.n:
+                    if (state := self._look(due)) is not None:
+                        return state
+                    due = None
                 waiting: set[asyncio.Future[Any]] = {upcoming, *self._answering.values()}
                 await asyncio.wait(waiting, timeout=self._clock.left, return_when=asyncio.FIRST_COMPLETED)
-                looked = self._reap()
+                look = self._reap()
                 if upcoming.done():
                     event = await upcoming
-                    upcoming = asyncio.ensure_future(anext(events))
                     await self._deliver(event)
                     if isinstance(event, TurnEnded) and event.turn_id == self._turn_id:
                         return event.state
-                    looked = self._noticed(event) or looked
-                expired = self._clock.left == 0
-                if looked or expired:
-                    read = await self._read()
-                    state = read.state if expired and read.end is None else await self._look(read)
-                    if state is not None:
-                        return await self._deliver_rest(upcoming, events, state)
+                    look = self._noticed(event) or look
+                    upcoming = asyncio.ensure_future(anext(events))
+                if self._clock.left == 0:
+                    return await self._expire(upcoming, events)
+                if look:
+                    due = await self._read()
         except StopAsyncIteration:
             return (await self._read()).state  # the session ended, and with it its turn
         finally:
             upcoming.cancel()
             with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration, AgentsError):
                 await upcoming
+
+    async def _expire(self, upcoming: asyncio.Future[Event], events: AsyncGenerator[Event, None]) -> TurnState[Any]:
+        """Time is up: return how the turn stands, once every event up to that is delivered."""
+        read = await self._read()
+        while self._options.on_event is not None and self._at.n < read.last.n:
+            event = await upcoming
+            await self._deliver(event)
+            if isinstance(event, TurnEnded) and event.turn_id == self._turn_id:
+                return event.state
+            if self._at.n < read.last.n:
+                upcoming = asyncio.ensure_future(anext(events))
+        return read.state
 
     # Events.
 
@@ -169,34 +188,6 @@ class Wait:
         if self._options.on_event is None or (self._options.after is None and position < self._from):
             return
         await called(self._options.on_event, event)
-
-    async def _deliver_up_to(self, events: AsyncGenerator[Event, None], state: TurnState[Any]) -> TurnState[Any]:
-        """Hand over every event up to the record's cursor; past a turn's end there is nothing of it."""
-        if self._options.on_event is None:
-            return state
-        upcoming = asyncio.ensure_future(anext(events))
-        try:
-            return await self._deliver_rest(upcoming, events, state)
-        except StopAsyncIteration:
-            return state
-
-    async def _deliver_rest(
-        self, upcoming: asyncio.Future[Event], events: AsyncGenerator[Event, None], state: TurnState[Any]
-    ) -> TurnState[Any]:
-        if self._options.on_event is None:
-            upcoming.cancel()
-            return state
-        end = parse_cursor(self._session_id, state.cursor)
-        ended = not isinstance(state, Blocked) and state.__class__.__name__ != "Running"
-        while self._at.n < end.n:
-            event = await upcoming
-            await self._deliver(event)
-            if ended and isinstance(event, TurnEnded) and event.turn_id == self._turn_id:
-                break
-            if self._at.n < end.n:
-                upcoming = asyncio.ensure_future(anext(events))
-        upcoming.cancel()
-        return state
 
     def _noticed(self, event: Event) -> bool:
         """Whether an event may change what the wait returns."""
@@ -209,10 +200,10 @@ class Wait:
 
     # Callbacks.
 
-    async def _look(self, read: TurnRead) -> TurnState[Any] | None:
+    def _look(self, read: TurnRead) -> TurnState[Any] | None:
         """The record to return now; None while the turn runs on, or handlers of this wait answer what it waits for."""
         state = read.state
-        if read.end is not None:
+        if read.end is not None and self._options.on_event is None:
             return state
         if not isinstance(state, Blocked):
             return None

@@ -119,12 +119,23 @@ class Broker:
             raise BrokerUnavailableError(
                 "The broker is a read-only replica: let TURNSTREAM_REDIS_URL name the primary, or use redis+sentinel://."
             )
+        await self._check_writable()
         policy = await self._eviction_policy()
         if policy not in (None, "noeviction"):
             raise BrokerUnavailableError(
                 f"The broker evicts keys when it is full (maxmemory-policy {policy}), which would delete sessions: "
                 f"set maxmemory-policy to noeviction."
             )
+
+    async def _check_writable(self) -> None:
+        try:
+            await self.client.set(f"{self.keys.base(0)}check", "1", px=1000)
+        except redis_errors.OutOfMemoryError:
+            return  # full: new work is refused with its own error, and running work goes on
+        except (redis_errors.ResponseError, redis_errors.ReadOnlyError) as refused:
+            raise BrokerUnavailableError(
+                f"The broker refuses writes ({str(refused)[:120]}): give this user write access, or mend the server."
+            ) from refused
 
     async def _eviction_policy(self) -> str | None:
         """INFO memory names the policy where CONFIG GET is not allowed, as on managed servers."""

@@ -137,6 +137,7 @@ async def finish(
     return words[0] == "finished"
 
 
-async def release(broker: Broker, session_id: str, fence: str, *, budget: float) -> None:
-    """Hand a turn back to its queue; nothing when the fence no longer stands."""
-    await broker.run("release", session_key(broker, session_id), budget=budget, sid=session_id, fence=fence)
+async def release(broker: Broker, session_id: str, fence: str, *, budget: float) -> bool:
+    """Hand a turn back to its queue; False, and nothing happens, when the fence no longer stands."""
+    reply = await broker.run("release", session_key(broker, session_id), budget=budget, sid=session_id, fence=fence)
+    return bool(reply[0] == b"released")

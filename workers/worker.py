@@ -319,8 +319,8 @@ class TurnWorker(Worker):
         except asyncio.CancelledError:
             # Drain, a lost lease, or the turn's end: whoever holds the fence goes on. A fence that fell makes this nothing.
             with contextlib.suppress(BrokerUnavailableError):
-                await runs.release(self.broker, job.session_id, run.context.fence, budget=1.0)
-                self.handed_back.append(job.turn_id)
+                if await runs.release(self.broker, job.session_id, run.context.fence, budget=1.0):
+                    self.handed_back.append(job.turn_id)
             raise
         except BrokerUnavailableError:
             raise

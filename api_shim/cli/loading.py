@@ -23,7 +23,9 @@ def load_agent(place: str) -> Agent:
         module = import_module(module_name)
     except ModuleNotFoundError as missing:
         if missing.name is not None and module_name.startswith(missing.name):
-            raise click.UsageError(f"There is no module {module_name!r} here; run the command where it can be imported.") from None
+            raise click.UsageError(
+                f"There is no module {module_name!r} here; run the command where it can be imported."
+            ) from None
         raise
     agent = getattr(module, attribute, None)
     if not isinstance(agent, Agent):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
@@ -28,7 +29,7 @@ def worker(
 ) -> None:
     """Run turns of these agents. SIGTERM and Ctrl-C drain it; a second one hands running turns back at once."""
     configure_logging(json=as_json)
-    given = {"redis_url": url, "slots": slots, "lease": lease, "grace": grace}
+    given: dict[str, Any] = {"redis_url": url, "slots": slots, "lease": lease, "grace": grace}
     settings = Settings(**{name: value for name, value in given.items() if value is not None})
     if settings.redis_url is None:
         raise click.UsageError("No broker is named: set TURNSTREAM_REDIS_URL, or give --url redis://127.0.0.1:6379/0.")
