@@ -81,10 +81,6 @@ class Broker:
         while True:
             try:
                 reply: list[Any] = await self.commands.script(script, key_name, values)
-            except redis_errors.OutOfMemoryError as full:
-                raise SessionBusyError(
-                    f"{name}: the broker is out of memory and took nothing; free memory or raise maxmemory, then try again"
-                ) from full
             except TRANSIENT as away:
                 if asyncio.get_running_loop().time() + wait > until:
                     raise BrokerUnavailableError(
@@ -94,6 +90,12 @@ class Broker:
                 # Half of the wait is random, so that a fleet does not come back in step.
                 await asyncio.sleep(wait * (0.5 + random.random() / 2))  # noqa: S311 - jitter, not a secret
                 wait = min(wait * 2, most)
+            except redis_errors.ResponseError as refused:
+                if "OOM command not allowed" not in str(refused):  # Redis 6.2 wraps it, so its type does not tell
+                    raise
+                raise SessionBusyError(
+                    f"{name}: the broker is out of memory and took nothing; free memory or raise maxmemory, then try again"
+                ) from refused
             else:
                 return reply
 

@@ -1,0 +1,1 @@
+"""Ours beside the references, in one run: `python -m benchmarks`."""
