@@ -62,6 +62,8 @@ def _contract(name: str, source: str) -> tuple[tuple[str, ...], str | None]:
     for argument in names:
         if not _NAME.match(argument):
             raise ScriptContractError(f"{name}.lua: {argument!r} cannot be the name of an argument")
+    if any(argument.startswith("...") for argument in names[:-1]):
+        raise ScriptContractError(f"{name}.lua: only the last argument may take a variable number of values")
     rest = names[-1].removeprefix("...") if names[-1].startswith("...") else None
     return tuple(names[:-1] if rest else names), rest
 
