@@ -56,7 +56,7 @@ async def start(broker: Broker, session_id: str, text: str = "hello") -> str:
 
 async def command(broker: Broker, *words: Argument) -> Any:
     """Send one command."""
-    return await broker.commands.command(*words)
+    return await cast("Any", broker.client).execute_command(*words)
 
 
 async def claim(broker: Broker, *, worker: str = "w1", slots: int = 10, agent: str = "agent") -> list[queue.Job]:
