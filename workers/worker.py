@@ -38,6 +38,7 @@ _JOB_TIMEOUT_S = 30 * 86_400
 _FOLDS_KEPT = 256
 _PAGE = 200
 _BELL_S = 5.0
+_SWALLOWED_S = 0.05
 
 
 async def run_turn(ctx: dict[Any, Any], session_id: str, _turn_id: str, _wake: int) -> str:
@@ -367,7 +368,11 @@ async def _first(wanted: Awaitable[Any], changed: asyncio.Task[Any]) -> Any:
         await asyncio.wait({task, changed}, return_when=asyncio.FIRST_COMPLETED)
         return await task if task.done() else _CHANGED
     finally:
-        task.cancel()
+        # Again until it is done: Python 3.11's wait_for swallows a cancellation that meets the result it waited for, and
+        # a pop that goes on then would hold up a drain for seconds.
+        while not task.done():
+            task.cancel()
+            await asyncio.wait({task}, timeout=_SWALLOWED_S)
         await asyncio.gather(task, return_exceptions=True)
 
 
