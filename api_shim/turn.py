@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
@@ -16,7 +17,7 @@ from broker import transitions
 from broker.protocol.content import ImageContentBlock, TextContentBlock
 from broker.protocol.events import Event, TurnEnded
 from broker.protocol.records import AlreadySettled, Answered, NotFound, TurnConflict, TurnState, parse_output
-from broker.protocol.wire import START
+from broker.protocol.wire import START, format_cursor
 
 if TYPE_CHECKING:
     from api_shim.session import Session
@@ -55,8 +56,13 @@ class Turn:
         return await read_turn(place, self._session.id, self._id, sent=self._sent)
 
     async def get(self) -> TurnState[Any]:
-        """Read the turn's state now. Raises `TurnNotFoundError`; for a turn that a send returned, `ObservationLost` instead."""
-        return parse_output((await self._read()).state, self._session._output_type)  # noqa: SLF001 - as above
+        """Read the turn's state now; its cursor is the session's last event.
+
+        Raises `TurnNotFoundError`; for a turn that a send returned, `ObservationLost` instead.
+        """
+        read = await self._read()
+        state = replace(read.state, cursor=format_cursor(self._session.id, read.last))
+        return parse_output(state, self._session._output_type)  # noqa: SLF001 - a turn is part of its session's handle
 
     async def result(
         self,
