@@ -1,0 +1,306 @@
+"""What the conformance tests share: a home on each broker, and models whose every step the test decides."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import pytest
+from eventually import eventually
+from leaks import drop_keys, leaked_keys
+from real_server import RealServer
+
+import api_shim as agents
+from api_shim.local import Place, current_host, place_of
+from broker.broker import Broker
+from broker.log import read_events
+from broker.protocol.content import content_text
+from broker.settings import Settings
+from workers.models import ModelDelta, ModelStop, ModelText, ModelToolCall, ModelUsage, UserMessage
+from workers.scripted import replies_so_far
+from workers.worker import TurnWorker
+
+E = TypeVar("E")
+
+
+class Gate:
+    """Where a model or a tool waits for the test: `reached` is set when it is there, `open` lets it go on."""
+
+    def __init__(self) -> None:
+        self.reached = asyncio.Event()
+        self.open = asyncio.Event()
+
+    async def wait(self) -> None:
+        """Be there, and wait."""
+        self.reached.set()
+        await self.open.wait()
+
+
+class StepModel:
+    """A model that takes steps: it writes, calls, waits for the test (a Gate) or fails, and keeps what it was asked.
+
+    Which reply is given depends on how many replies the conversation holds; `tries` counts how often each was asked for.
+    Past the last one it says "done". Steps are texts, `ScriptedCall`, `TokenUsage`, `ModelError`, `Gate` and deltas. A reply
+    that is a list of lists gives its first list at the first try, and so on.
+    """
+
+    def __init__(self, *replies: Sequence[Any]) -> None:
+        self._replies = replies
+        self.requests: list[agents.ModelRequest] = []
+        self.tries: dict[int, int] = {}
+
+    def _steps(self, at: int) -> Sequence[Any]:
+        if at >= len(self._replies):
+            return ["done"]
+        tries = self.tries.get(at, 0)
+        self.tries[at] = tries + 1
+        reply = self._replies[at]
+        if reply and isinstance(reply[0], list):
+            reply = reply[min(tries, len(reply) - 1)]
+        return reply
+
+    async def stream(self, request: agents.ModelRequest) -> AsyncIterator[ModelDelta]:
+        """Yield the deltas of the reply that is due."""
+        self.requests.append(request)
+        at = replies_so_far(request)
+        calls = 0
+        for step in self._steps(at):
+            match step:
+                case str():
+                    yield ModelText(step)
+                case agents.ScriptedCall(name, arguments, call_id):
+                    calls += 1
+                    yield ModelToolCall(call_id or f"call_{at + 1}_{calls}", name, arguments)
+                case agents.TokenUsage():
+                    yield ModelUsage(step)
+                case Gate():
+                    await step.wait()
+                case agents.ModelError():
+                    raise step
+                case _:
+                    yield step
+        yield ModelStop("tool_calls" if calls else "end")
+
+    def user_texts(self, request: int = -1) -> list[str]:
+        """The texts of people that one request held."""
+        return [
+            content_text(message.content)
+            for message in self.requests[request].messages
+            if isinstance(message, UserMessage)
+        ]
+
+
+def call(name: str, **arguments: Any) -> agents.ScriptedCall:
+    """A call of the tool `name`."""
+    return agents.ScriptedCall(f"client.{name}", arguments)
+
+
+@agents.tool
+async def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@agents.client_tool
+def ask_color(of: str) -> str:  # type: ignore[empty-body] # a stub: the client answers
+    """Ask the person for a color."""
+
+
+@dataclass
+class Home:
+    """Where one test's sessions live: the embedded broker, or a real server with workers beside the test."""
+
+    url: str | None
+    workers: list[tuple[TurnWorker, asyncio.Task[None]]] = field(default_factory=list)
+    made: int = 0
+
+    async def agent(self, model: Any, **options: Any) -> agents.Agent:
+        """Make an agent that is served here; on the real server by a worker of its own."""
+        self.made += 1
+        agent = agents.Agent(**{"model": model, "name": f"agent{self.made}", **options})
+        if self.url is not None:
+            await self.serve(agent)
+        return agent
+
+    async def serve(self, agent: agents.Agent) -> None:
+        """Start a worker for an agent, as a worker process does."""
+        worker = TurnWorker(Broker(Settings(redis_url=self.url)))
+        self.workers.append((worker, asyncio.create_task(worker.main())))
+        await worker.ready.wait()
+        await worker.serve(agent.definition)
+
+    async def stop_workers(self) -> None:
+        """Drain the workers."""
+        for worker, working in self.workers:
+            await worker.drain(0)
+            await asyncio.gather(working, return_exceptions=True)
+            await worker.broker.close()
+        self.workers.clear()
+
+    async def asking(self, *replies: Any, **options: Any) -> agents.Agent:
+        """Make an agent that calls `add` and asks before each call; by default once, and then says "done"."""
+        steps = replies or ([call("add", a=1, b=2)],)
+        return await self.agent(StepModel(*steps), **{"tools": [add], "permission_mode": "ask", **options})
+
+    @property
+    def place(self) -> Place:
+        """The place as this process uses it."""
+        return place_of(current_host())
+
+    @property
+    def broker(self) -> Broker:
+        """The broker, for what no client can do."""
+        return self.place.broker
+
+
+async def _embedded() -> AsyncIterator[Home]:
+    home = Home(None)
+    yield home
+    await home.place.close()
+    for task in asyncio.all_tasks():
+        # A blocking pop of fakeredis outlives its connection (broker/embedded.py lists it).
+        if "_async_blocking" in repr(task.get_coro()):
+            task.cancel()
+
+
+async def _redis(server: RealServer) -> AsyncIterator[Home]:
+    agents.connect(server.url)
+    home = Home(server.url)
+    try:
+        yield home
+        await home.stop_workers()
+        assert await leaked_keys(home.broker.client, home.broker.settings.prefix) == []
+    finally:
+        await home.stop_workers()
+        await drop_keys(home.broker.client, home.broker.settings.prefix)
+        await home.place.close()
+        agents.connect(None)
+
+
+@pytest.fixture(name="home", params=["embedded", "redis"])
+async def home_fixture(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Home]:
+    """Each of the two brokers in turn, under a prefix of its own."""
+    monkeypatch.delenv("TURNSTREAM_REDIS_URL", raising=False)
+    monkeypatch.setenv("TURNSTREAM_PREFIX", f"c{uuid.uuid4().hex[:8]}:")
+    opened = _embedded() if request.param == "embedded" else _redis(request.getfixturevalue("real_server"))
+    async for home in opened:
+        yield home
+
+
+# Reading.
+
+
+async def stored(session: agents.Session) -> list[agents.Event]:
+    """Every event that the session has stored so far."""
+    place = await session._place()
+    return [event async for event in read_events(place.broker, session.id)]
+
+
+def _entry_word(entry: agents.HistoryEntry) -> str:
+    match entry:
+        case agents.MessageEntry(role):
+            return role
+        case agents.ToolCallEntry():
+            return "call"
+        case agents.ToolResultEntry():
+            return "result"
+        case agents.UnknownEntry(kind):
+            return kind
+
+
+def word(event: agents.Event) -> str:
+    """An event in one or two words."""
+    match event:
+        case agents.EntryAdded(entry):
+            return f"+{_entry_word(entry)}"
+        case agents.EntryCompleted(entry):
+            return f"={_entry_word(entry)}"
+        case agents.TurnUpdated(status) | agents.SessionUpdated(status):
+            return f"{type(event).__name__.removesuffix('Updated').lower()} {status}"
+        case agents.TurnEnded(state):
+            return f"ended {type(state).__name__}"
+        case _:
+            return type(event).__name__
+
+
+def words(events: Iterable[agents.Event]) -> str:
+    """Events in their order, in words; the deltas of one message are one word."""
+    said: list[str] = []
+    for event in events:
+        if not (isinstance(event, agents.TextDelta) and said[-1:] == ["TextDelta"]):
+            said.append(word(event))
+    return " | ".join(said)
+
+
+STARTED = "+user | =user | TurnStarted | session running"
+REPLIED = "+assistant | TextDelta | =assistant"
+ASKED = "+call | =call | CallbackOpened | turn blocked"
+ANSWERED = "CallbackResolved | turn running"
+ENDED = "turn terminated | ended Completed | session waiting"
+
+
+def spelled(*parts: str) -> str:
+    """Parts of a log, joined."""
+    return " | ".join(parts)
+
+
+def entries_of(events: Iterable[agents.Event], kind: type[E]) -> list[E]:
+    """The completed entries of one class."""
+    found = [event.entry for event in events if isinstance(event, agents.EntryCompleted)]
+    return [entry for entry in found if isinstance(entry, kind)]
+
+
+def expect_pairs(events: Sequence[agents.Event]) -> None:
+    """Each EntryAdded has exactly one EntryCompleted, after it; and each call its result."""
+    for entry_id in {
+        event.entry.id for event in events if isinstance(event, agents.EntryAdded | agents.EntryCompleted)
+    }:
+        of = [
+            type(event).__name__
+            for event in events
+            if isinstance(event, agents.EntryAdded | agents.EntryCompleted) and event.entry.id == entry_id
+        ]
+        assert of == ["EntryAdded", "EntryCompleted"]
+    calls = [entry.tool_call_id for entry in entries_of(events, agents.ToolCallEntry)]
+    results = [entry.tool_call_id for entry in entries_of(events, agents.ToolResultEntry)]
+    assert sorted(calls) == sorted(results)
+    asked = [event.callback.id for event in events if isinstance(event, agents.CallbackOpened)]
+    assert sorted(asked) == sorted(event.callback_id for event in events if isinstance(event, agents.CallbackResolved))
+
+
+# Turns.
+
+
+def started(turn: agents.Turn | agents.Busy) -> agents.Turn:
+    """The turn of a send that was not refused."""
+    assert isinstance(turn, agents.Turn)
+    return turn
+
+
+def done(state: object) -> agents.Completed[Any]:
+    """The record of a turn that is done."""
+    assert isinstance(state, agents.Completed), state
+    return state
+
+
+def blocked(state: object) -> agents.Blocked:
+    """The record of a turn that waits."""
+    assert isinstance(state, agents.Blocked), state
+    return state
+
+
+async def opened(turn: agents.Turn) -> agents.OpenCallback:
+    """The first callback that a turn waits for."""
+    return blocked(await turn.result()).callbacks[0]
+
+
+async def seen(session: agents.Session, sign: str) -> None:
+    """Wait until the log holds an event, named by its word."""
+
+    async def look() -> str:
+        return words(await stored(session))
+
+    await eventually(look, f"the log holds {sign}", until=lambda said: sign in said.split(" | "))

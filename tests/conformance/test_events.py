@@ -1,0 +1,361 @@
+"""The events of a turn and their order ("Order of events" in the reference)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import FrozenInstanceError
+
+import pytest
+from agents_for_tests import (
+    ANSWERED,
+    ASKED,
+    ENDED,
+    REPLIED,
+    STARTED,
+    Gate,
+    Home,
+    StepModel,
+    add,
+    ask_color,
+    call,
+    done,
+    entries_of,
+    expect_pairs,
+    home_fixture,  # noqa: F401 - pytest finds the fixture `home` here
+    opened,
+    seen,
+    spelled,
+    started,
+    stored,
+    words,
+)
+
+import api_shim as agents
+from workers.models import ModelReasoning
+
+# Start, reply, end.
+
+
+async def test_a_turn_starts_with_the_message_and_ends_with_the_record(home: Home) -> None:
+    session = await (await home.agent(StepModel(["Hel", "lo"]))).start_session()
+    state = await session.run("hi")
+    log = await stored(session)
+
+    assert words(log) == spelled(STARTED, REPLIED, ENDED)
+    assert [event.state for event in log if isinstance(event, agents.TurnEnded)] == [state]
+    expect_pairs(log)
+
+
+async def test_context_messages_follow_the_start_each_added_and_completed(home: Home) -> None:
+    session = await (await home.agent(StepModel())).start_session()
+    await session.run([{"type": "context", "text": "it rains"}, {"type": "text", "text": "hi"}])
+    log = await stored(session)
+
+    assert words(log) == spelled(STARTED, "+context | =context", REPLIED, ENDED)
+    (context,) = entries_of(log, agents.ContextMessage)
+    assert (context.text, context.kind, context.source, context.role) == ("it rains", "input", None, "context")
+
+
+async def test_the_model_gets_context_just_before_the_input_that_carried_it(home: Home) -> None:
+    model = StepModel()
+    session = await (await home.agent(model)).start_session()
+    await session.run("first")
+    await session.run([{"type": "text", "text": "hi"}, {"type": "context", "text": "it rains"}])
+
+    assert [type(message).__name__ for message in model.requests[-1].messages] == [
+        "UserMessage",
+        "AssistantMessage",
+        "ContextNote",
+        "UserMessage",
+    ]
+
+
+async def test_reasoning_is_an_unknown_entry_beside_the_message(home: Home) -> None:
+    model = StepModel([ModelReasoning("hm"), "Yes", ModelReasoning(", well"), "."])
+    session = await (await home.agent(model)).start_session()
+    await session.run("hi")
+    log = await stored(session)
+
+    added = "+reasoning | +assistant | TextDelta"
+    assert words(log) == spelled(STARTED, added, "=reasoning | =assistant", ENDED)
+    (reasoning,) = entries_of(log, agents.UnknownEntry)
+    assert (reasoning.type, reasoning.raw["text"]) == ("reasoning", "hm, well")
+
+
+async def test_a_reply_without_text_has_no_message(home: Home) -> None:
+    session = await (await home.agent(StepModel([call("add", a=1, b=2)]), tools=[add])).start_session()
+    await session.run("hi")
+
+    calls = "+call | =call | +result | =result"
+    assert words(await stored(session)) == spelled(STARTED, calls, REPLIED, ENDED)
+
+
+async def test_a_reply_ends_with_its_message_then_its_calls_then_its_questions(home: Home) -> None:
+    model = StepModel([ModelReasoning("sum"), "Adding", call("add", a=1, b=2), call("ask_color", of="sky")])
+    agent = await home.agent(
+        model,
+        tools=[add, ask_color],
+        permission_policy=agents.PermissionPolicy(rules=[agents.PermissionRule(tools=["client.add"], decision="ask")]),
+    )
+    session = await agent.start_session()
+    await session.run("hi")
+    log = await stored(session)
+
+    end = "=reasoning | =assistant | +call | =call | +call | =call | CallbackOpened | CallbackOpened | turn blocked"
+    assert words(log) == spelled(STARTED, "+reasoning | +assistant | TextDelta", end)
+    appended = {event.id.rpartition("-")[2] for event in log[-9:]}
+    assert len(appended) == 1, "one append has one time"
+    await session.cancel()
+
+
+async def test_a_tool_result_is_added_empty_when_the_tool_starts(home: Home) -> None:
+    gate = Gate()
+
+    @agents.tool
+    async def slow() -> str:
+        """Wait."""
+        await gate.wait()
+        return "slept"
+
+    session = await (await home.agent(StepModel([call("slow")]), tools=[slow])).start_session()
+    turn = started(await session.start_turn("hi"))
+    await gate.reached.wait()
+    added = (await stored(session))[-1]
+
+    assert isinstance(added, agents.EntryAdded)
+    assert isinstance(added.entry, agents.ToolResultEntry)
+    assert (added.entry.content, added.entry.name, added.entry.is_error) == ((), "client.slow", False)
+    gate.open.set()
+    await turn.result()
+    (result,) = entries_of(await stored(session), agents.ToolResultEntry)
+    assert result.id == added.entry.id
+    assert result.tool_call_id == added.entry.tool_call_id
+    assert result.content == (agents.TextContentBlock(text="slept"),)
+
+
+async def test_a_question_blocks_and_its_answer_lets_go(home: Home) -> None:
+    session = await (await home.asking()).start_session()
+    turn = started(await session.start_turn("hi"))
+    await turn.answer((await opened(turn)).id, agents.AllowApproval())
+    await turn.result()
+
+    assert words(await stored(session)) == spelled(STARTED, ASKED, ANSWERED, "+result | =result", REPLIED, ENDED)
+
+
+async def test_a_denied_call_has_its_result_added_and_completed_together(home: Home) -> None:
+    session = await (await home.asking()).start_session()
+    turn = started(await session.start_turn("hi"))
+    await turn.answer((await opened(turn)).id, agents.DenyApproval("no"))
+    await turn.result()
+    log = await stored(session)
+
+    assert words(log) == spelled(STARTED, ASKED, ANSWERED, "+result | =result", REPLIED, ENDED)
+    added = next(e for e in log if isinstance(e, agents.EntryAdded) and isinstance(e.entry, agents.ToolResultEntry))
+    (result,) = entries_of(log, agents.ToolResultEntry)
+    assert added.entry == result
+    assert result.is_error
+
+
+async def test_a_client_tool_result_is_added_and_completed_together(home: Home) -> None:
+    agent = await home.agent(StepModel([call("ask_color", of="sky")]), tools=[ask_color])
+    session = await agent.start_session()
+    turn = started(await session.start_turn("hi"))
+    callback = await opened(turn)
+    await turn.answer(callback.id, "blue")
+    await turn.result()
+    log = await stored(session)
+
+    assert words(log) == spelled(STARTED, ASKED, ANSWERED, "+result | =result", REPLIED, ENDED)
+    added = next(e for e in log if isinstance(e, agents.EntryAdded) and isinstance(e.entry, agents.ToolResultEntry))
+    (result,) = entries_of(log, agents.ToolResultEntry)
+    assert added.entry == result
+    assert isinstance(callback, agents.OpenClientToolCall)
+    assert result.tool_call_id == callback.call.tool_call_id
+
+
+async def test_of_several_questions_the_first_blocks_and_the_last_answer_lets_go(home: Home) -> None:
+    session = await (await home.asking([call("add", a=1, b=2), call("add", a=3, b=4)])).start_session()
+    turn = started(await session.start_turn("hi"))
+    blocked = await turn.result()
+    assert isinstance(blocked, agents.Blocked)
+    first, second = blocked.callbacks
+    await turn.answer(first.id, agents.AllowApproval())
+    still = await turn.get()
+    await turn.answer(second.id, agents.AllowApproval())
+    await turn.result()
+
+    assert isinstance(still, agents.Blocked)
+    assert [callback.id for callback in still.callbacks] == [second.id]
+    updates = [word for word in words(await stored(session)).split(" | ") if word.startswith("turn ")]
+    assert updates == ["turn blocked", "turn running", "turn terminated"]
+
+
+# What holds for every event.
+
+
+async def test_the_deltas_of_a_message_come_inside_it_and_join_to_its_text(home: Home) -> None:
+    gate = Gate()
+    session = await (await home.agent(StepModel(["Hel", gate, "lo ", "you"]))).start_session()
+    got: list[agents.Event] = []
+    running = asyncio.create_task(session.run("hi", on_event=got.append))
+    await gate.reached.wait()
+    await seen(session, "+assistant")
+    gate.open.set()
+    state = await running
+
+    assert words(got) == spelled(STARTED, REPLIED, "turn terminated | ended Completed")
+    deltas = [event for event in got if isinstance(event, agents.TextDelta)]
+    (message,) = [entry for entry in entries_of(got, agents.MessageEntry) if entry.role == "assistant"]
+    assert len(deltas) > 1
+    assert "".join(delta.text for delta in deltas) == message.text == "Hello you" == done(state).text
+    assert {delta.entry_id for delta in deltas} == {message.id}
+
+
+async def test_the_first_delta_has_the_id_of_its_entry_and_every_other_event_its_own(home: Home) -> None:
+    gate = Gate()
+    session = await (await home.agent(StepModel(["Hel", gate, "lo"]))).start_session()
+    got: list[agents.Event] = []
+    running = asyncio.create_task(session.run("hi", on_event=got.append))
+    await gate.reached.wait()
+    gate.open.set()
+    await running
+
+    ids = [event.id for event in got]
+    at = next(n for n, event in enumerate(got) if isinstance(event, agents.TextDelta))
+    assert ids[at] == ids[at - 1]
+    del ids[at]
+    assert len(set(ids)) == len(ids)
+
+
+async def test_every_event_names_its_session_and_turn_and_session_updates_none(home: Home) -> None:
+    session = await (await home.asking()).start_session()
+    turn = started(await session.start_turn("hi"))
+    await turn.answer((await opened(turn)).id, agents.AllowApproval())
+    await turn.result()
+
+    for event in await stored(session):
+        assert event.session_id == session.id
+        assert event.turn_id == (None if isinstance(event, agents.SessionUpdated) else turn.id)
+        if isinstance(event, agents.EntryAdded | agents.EntryCompleted):
+            assert event.entry.turn_id == turn.id
+
+
+async def test_an_event_cannot_be_changed(home: Home) -> None:
+    session = await (await home.agent(StepModel())).start_session()
+    await session.run("hi")
+    event = (await stored(session))[0]
+
+    with pytest.raises(FrozenInstanceError):
+        event.id = "other"  # type: ignore[misc] # that is the point
+
+
+async def test_a_retried_model_call_writes_the_same_message_again(home: Home) -> None:
+    failing = agents.ModelError("overloaded", retryable=True, retry_after=0)
+    model = StepModel([["Hal", failing], ["Hello"]])
+    session = await (await home.agent(model)).start_session()
+    await session.run("hi")
+    log = await stored(session)
+
+    assert words(log) == spelled(STARTED, REPLIED, ENDED)
+    message = entries_of(log, agents.MessageEntry)[-1]
+    assert message.text == "Hello"
+    expect_pairs(log)
+
+
+async def test_a_message_that_a_retry_does_not_write_is_completed_empty(home: Home) -> None:
+    failing = agents.ModelError("overloaded", retryable=True, retry_after=0)
+    model = StepModel([["Hal", failing], [call("add", a=1, b=2)]])
+    session = await (await home.agent(model, tools=[add])).start_session()
+    await session.run("hi")
+    log = await stored(session)
+
+    calls = "+call | =call | +result | =result"
+    assert words(log) == spelled(STARTED, REPLIED, calls, REPLIED, ENDED)
+    assert [entry.content for entry in entries_of(log, agents.MessageEntry)][1] == ()
+    expect_pairs(log)
+
+
+async def test_a_start_that_no_worker_serves_says_so_in_the_log(home: Home) -> None:
+    if home.url is None:
+        pytest.skip("the embedded broker's worker serves whatever is started here")
+    session = await agents.Agent(model="scripted:echo", name="unserved").start_session()
+    turn = started(await session.start_turn("hi"))
+    notice = (await stored(session))[-1]
+
+    assert isinstance(notice, agents.Notice)
+    assert (notice.level, notice.source, notice.turn_id) == ("warning", "agent:unserved", turn.id)
+    assert isinstance(await turn.get(), agents.Running)
+    await session.cancel()
+
+
+# Every entry added is completed once, whatever happens.
+
+Cut = Callable[[agents.Session, agents.Turn], Awaitable[object]]
+
+
+async def interrupt(_session: agents.Session, turn: agents.Turn) -> object:
+    return await turn.interrupt()
+
+
+async def cancel(session: agents.Session, _turn: agents.Turn) -> object:
+    await session.cancel()
+    return None
+
+
+@pytest.mark.parametrize("cut", [interrupt, cancel])
+@pytest.mark.parametrize("stage", ["before the reply", "reasoning", "text", "tool", "approval", "client tool", "both"])
+async def test_a_turn_that_is_cut_leaves_every_entry_complete(home: Home, stage: str, cut: Cut) -> None:
+    gate = Gate()
+
+    @agents.tool
+    async def slow() -> str:
+        """Wait."""
+        await gate.wait()
+        return ""
+
+    steps: dict[str, list[object]] = {
+        "before the reply": [gate],
+        "reasoning": [ModelReasoning("hm"), gate],
+        "text": ["Hel", gate],
+        "tool": ["Now", call("slow")],
+        "approval": ["May I?", call("add", a=1, b=2), call("add", a=3, b=4)],
+        "client tool": [call("ask_color", of="sky")],
+        "both": [call("slow"), call("ask_color", of="sky"), call("add", a=1, b=2)],
+    }
+    rules = [agents.PermissionRule(tools=["client.add"], decision="ask")]
+    agent = await home.agent(
+        StepModel(steps[stage]),
+        tools=[add, slow, ask_color],
+        permission_policy=agents.PermissionPolicy(rules=rules),
+    )
+    session = await agent.start_session()
+    turn = started(await session.start_turn("hi"))
+    if stage not in ("approval", "client tool"):
+        await gate.reached.wait()
+    if stage in ("approval", "client tool", "both"):
+        await seen(session, "CallbackOpened")
+    if stage in ("reasoning", "text"):
+        await seen(session, {"reasoning": "+reasoning", "text": "+assistant"}[stage])
+    await cut(session, turn)
+    state = await turn.result()
+    log = await stored(session)
+
+    assert isinstance(state, agents.Interrupted)
+    expect_pairs(log)
+    status = "waiting" if cut is interrupt else "terminated"
+    assert words(log[-3:]) == f"turn terminated | ended Interrupted | session {status}"
+    assert log.count(log[-2]) == 1
+    gate.open.set()
+
+
+async def test_a_turn_that_fails_leaves_every_entry_complete(home: Home) -> None:
+    model = StepModel([ModelReasoning("hm"), "Hel", agents.ModelError("gone", code="quota")])
+    session = await (await home.agent(model)).start_session()
+    state = await session.run("hi")
+    log = await stored(session)
+
+    assert isinstance(state, agents.Failed)
+    expect_pairs(log)
+    assert words(log[-3:]) == "turn terminated | ended Failed | session waiting"
+    assert entries_of(log, agents.MessageEntry)[-1].text == "Hel"

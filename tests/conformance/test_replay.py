@@ -1,0 +1,437 @@
+"""Reading events again and from a cursor: nothing twice, nothing missed, deltas apart."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from agents_for_tests import (
+    ASKED,
+    ENDED,
+    REPLIED,
+    STARTED,
+    Gate,
+    Home,
+    StepModel,
+    add,
+    ask_color,
+    blocked,
+    call,
+    done,
+    entries_of,
+    home_fixture,  # noqa: F401 - pytest finds the fixture `home` here
+    opened,
+    seen,
+    spelled,
+    started,
+    stored,
+    words,
+)
+from eventually import eventually
+
+import api_shim as agents
+
+
+async def take(events: AsyncIterator[agents.Event], count: int) -> list[agents.Event]:
+    """The first `count` events that are no deltas."""
+    got: list[agents.Event] = []
+    async for event in events:
+        if not isinstance(event, agents.TextDelta):
+            got.append(event)
+        if len(got) == count:
+            break
+    return got
+
+
+def lasting(events: list[agents.Event]) -> list[agents.Event]:
+    """What every reader gets: all but the deltas."""
+    return [event for event in events if not isinstance(event, agents.TextDelta)]
+
+
+async def rich_session(home: Home) -> tuple[agents.Session, list[agents.Event]]:
+    """A session that has ended after two turns, with all kinds of events, and what one live reader got of it."""
+    gate = Gate()
+    model = StepModel(["May ", "I?", call("add", a=1, b=2), call("ask_color", of="sky")], ["Hel", gate, "lo"])
+    agent = await home.agent(
+        model,
+        tools=[add, ask_color],
+        permission_policy=agents.PermissionPolicy(rules=[agents.PermissionRule(tools=["client.add"], decision="ask")]),
+    )
+    session = await agent.start_session()
+    live: list[agents.Event] = []
+
+    async def follow() -> None:
+        async for event in session.iter_events():
+            live.append(event)  # noqa: PERF401 - as it comes
+
+    following = asyncio.create_task(follow())
+    turn = started(await session.start_turn("hi"))
+    for callback in blocked(await turn.result()).callbacks:
+        answer = agents.AllowApproval() if isinstance(callback, agents.OpenApproval) else "blue"
+        await turn.answer(callback.id, answer)
+    await gate.reached.wait()
+    await eventually(lambda: any(isinstance(event, agents.TextDelta) for event in live[-2:]), "the text is live")
+    gate.open.set()
+    await turn.result()
+    await session.rename("sums")
+    await session.run([{"type": "context", "text": "it rains"}, {"type": "text", "text": "again"}])
+    await session.cancel()
+    await following
+    return session, live
+
+
+async def test_a_replay_is_what_a_live_reader_got_but_for_later_deltas(home: Home) -> None:
+    session, live = await rich_session(home)
+    replay = [event async for event in session.iter_events()]
+
+    assert lasting(replay) == lasting(live)
+    assert words(replay) == words(live)
+    first = {event.id for event in replay if isinstance(event, agents.EntryAdded)}
+    assert all(event.id in first for event in replay if isinstance(event, agents.TextDelta))
+    assert sum(isinstance(event, agents.TextDelta) for event in live) > sum(
+        isinstance(event, agents.TextDelta) for event in replay
+    )
+
+
+async def test_a_reader_that_resumes_after_any_event_gets_exactly_the_rest(home: Home) -> None:
+    session, live = await rich_session(home)
+
+    for at, event in enumerate(live):
+        rest = [later async for later in session.iter_events(after=event.id)]
+        assert lasting(rest) == lasting(live[at + 1 :]), event
+
+
+async def test_after_the_first_delta_s_id_both_its_events_are_past(home: Home) -> None:
+    session, live = await rich_session(home)
+    first = next(event for event in live if isinstance(event, agents.TextDelta))
+    rest = [event async for event in session.iter_events(after=first.id)]
+
+    added = {event.entry.id for event in rest if isinstance(event, agents.EntryAdded)}
+    assert first.entry_id not in added
+    assert first.entry_id in {event.entry.id for event in rest if isinstance(event, agents.EntryCompleted)}
+    assert not [event for event in rest if isinstance(event, agents.TextDelta) and event.id == first.id]
+
+
+async def test_a_reader_that_starts_after_an_entry_was_added_gets_only_its_completion(home: Home) -> None:
+    session = await (await home.agent(StepModel())).start_session()
+    await session.run("hi")
+    log = await stored(session)
+    rest = await take(session.iter_events(after=log[0].id), 2)
+
+    assert words(rest) == "=user | TurnStarted"
+
+
+async def test_a_record_is_a_cursor(home: Home) -> None:
+    session = await (await home.agent(StepModel())).start_session()
+    first = done(await session.run("one"))
+    await session.run("two")
+    got = await take(session.iter_events(after=first), 9)
+
+    assert words(got) == spelled(STARTED, "+assistant | =assistant", ENDED)
+    assert entries_of(got, agents.MessageEntry)[0].text == "two"
+
+
+async def test_a_session_s_events_go_on_over_turns_and_live_until_it_ends(home: Home) -> None:
+    session = await (await home.agent(StepModel())).start_session()
+    got: list[agents.Event] = []
+
+    async def follow() -> None:
+        got.extend([event async for event in session.iter_events()])
+
+    following = asyncio.create_task(follow())
+    await session.run("one")
+    await session.run("two")
+    await session.cancel()
+    await following
+
+    turn = spelled(STARTED, REPLIED, ENDED)
+    assert words(got) == spelled(turn, turn, "session terminated")
+    assert lasting(got) == lasting(await stored(session))
+
+
+async def test_an_ended_session_is_still_read_to_its_end(home: Home) -> None:
+    session = await (await home.agent(StepModel())).start_session()
+    await session.cancel()
+
+    assert words([event async for event in session.iter_events()]) == "session terminated"
+    assert [event async for event in session.iter_events(after=(await stored(session))[-1].id)] == []
+
+
+# Bad cursors.
+
+
+@pytest.fixture(params=["session", "turn"])
+def way(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+def reading(way: str, turn: agents.Turn, session: agents.Session, after: str) -> AsyncIterator[agents.Event]:
+    return session.iter_events(after=after) if way == "session" else turn.iter_events(after=after)
+
+
+@pytest.mark.parametrize(
+    "bad", ["", "5", "nonsense", "{sid}", "{sid}:", "{sid}:x-1", "{sid}:1", "{sid}:-1-2", "{sid}:1-2-3"]
+)
+async def test_a_malformed_cursor_is_refused_at_the_first_iteration(home: Home, way: str, bad: str) -> None:
+    session = await (await home.agent(StepModel())).start_session()
+    turn = session.turn(done(await session.run("hi")).turn_id)
+    events = reading(way, turn, session, bad.format(sid=session.id))
+
+    with pytest.raises(agents.InvalidCursorError):
+        await anext(events)
+
+
+async def test_a_cursor_of_another_session_is_refused_at_the_first_iteration(home: Home, way: str) -> None:
+    agent = await home.agent(StepModel())
+    session, other = await agent.start_session(), await agent.start_session()
+    turn = session.turn(done(await session.run("hi")).turn_id)
+    foreign = done(await other.run("hi")).cursor
+    events = reading(way, turn, session, foreign)
+
+    with pytest.raises(agents.InvalidCursorError, match="another session"):
+        await anext(events)
+
+
+async def test_a_cursor_ahead_of_the_log_is_refused_at_the_first_iteration(home: Home, way: str) -> None:
+    gate = Gate()
+    session = await (await home.agent(StepModel([gate]))).start_session()
+    turn = started(await session.start_turn("hi"))
+    events = reading(way, turn, session, f"{session.id}:99-1796000000000")
+
+    with pytest.raises(agents.InvalidCursorError, match="ahead"):
+        await anext(events)
+    gate.open.set()
+
+
+async def test_a_wait_refuses_a_foreign_cursor_before_it_reads_and_an_unknown_one_when_it_reads(home: Home) -> None:
+    gate = Gate()
+    agent = await home.agent(StepModel([gate]))
+    session, other = await agent.start_session(), await agent.start_session()
+    turn = started(await session.start_turn("hi"))
+    foreign = (await started(await other.start_turn("hi")).get()).cursor
+
+    with pytest.raises(agents.InvalidCursorError):
+        await turn.result(after=foreign)
+    with pytest.raises(agents.InvalidCursorError):
+        await session.turn("00000000-0000-4000-8000-000000000000").result(after=foreign)
+    with pytest.raises(agents.InvalidCursorError):
+        await turn.result(after=f"{session.id}:99-1796000000000", on_event=print)
+    gate.open.set()
+
+
+async def test_nothing_is_raised_by_calling_iter_events(home: Home) -> None:
+    session = (await home.agent(StepModel())).session("no such session")
+
+    session.iter_events(after="nonsense")
+    session.turn("no such turn").iter_events(after="nonsense")
+    with pytest.raises(agents.SessionNotFoundError):
+        await anext(session.iter_events())
+    with pytest.raises(agents.SessionNotFoundError):
+        await anext(session.turn("no such turn").iter_events())
+
+
+async def test_an_unknown_turn_is_said_at_the_first_iteration(home: Home) -> None:
+    session = await (await home.agent(StepModel())).start_session()
+    events = session.turn("00000000-0000-4000-8000-000000000000").iter_events()
+
+    with pytest.raises(agents.TurnNotFoundError):
+        await anext(events)
+
+
+# One turn's events.
+
+
+async def test_turns_read_in_sequence_are_the_log(home: Home) -> None:
+    session, _ = await rich_session(home)
+    read = [[event async for event in turn.iter_events()] for turn in await session.turns()]
+    log = await stored(session)
+
+    assert [event for part in read for event in part] == log[:-2]
+    assert words(log[-2:]) == "session waiting | session terminated"
+    for part, turn in zip(read, await session.turns(), strict=True):
+        assert isinstance(part[-1], agents.TurnEnded)
+        assert part[-1].turn_id == turn.id
+    assert words(read[1][:2]) == "session waiting | session waiting", "the first turn's, and the new title's"
+
+
+async def test_a_turn_is_followed_live_up_to_its_end(home: Home) -> None:
+    gate = Gate()
+    session = await (await home.agent(StepModel([gate, "Hello"]))).start_session()
+    turn = started(await session.start_turn("hi"))
+
+    async def follow() -> list[agents.Event]:
+        return [event async for event in turn.iter_events()]
+
+    following = asyncio.create_task(follow())
+    await gate.reached.wait()
+    gate.open.set()
+
+    assert words(await following) == spelled(STARTED, REPLIED, "turn terminated | ended Completed")
+
+
+async def test_a_turn_never_shows_an_earlier_turn_even_from_an_older_cursor(home: Home) -> None:
+    session = await (await home.agent(StepModel())).start_session()
+    first = done(await session.run("one"))
+    second = session.turn(done(await session.run("two")).turn_id)
+    oldest = (await stored(session))[0].id
+
+    alone = [event async for event in second.iter_events()]
+    assert [event async for event in second.iter_events(after=oldest)] == alone
+    assert [event async for event in second.iter_events(after=first)] == alone[1:], "after the record: its own events"
+    inside = alone[4].id
+    assert [event async for event in second.iter_events(after=inside)] == alone[5:]
+
+
+async def test_at_or_past_a_turn_s_end_there_is_nothing_at_once(home: Home) -> None:
+    session = await (await home.agent(StepModel())).start_session()
+    first = done(await session.run("one"))
+    turn = session.turn(first.turn_id)
+    await session.run("two")
+    log = await stored(session)
+    end = next(event for event in log if isinstance(event, agents.TurnEnded))
+
+    for after in (end.id, first, log[-1].id):
+        async with asyncio.timeout(2):
+            assert [event async for event in turn.iter_events(after=after)] == []
+
+
+# What a wait hands over.
+
+
+async def test_the_records_of_one_end_are_equal_and_point_at_the_session_s_update(home: Home) -> None:
+    session = await (await home.agent(StepModel())).start_session()
+    got: list[agents.Event] = []
+    ran = done(await session.run("hi", on_event=got.append))
+    turn = session.turn(ran.turn_id)
+    log = await stored(session)
+
+    assert isinstance(got[-1], agents.TurnEnded)
+    assert got[-1].state == ran == await turn.result() == await turn.get()
+    assert ran.cursor == log[-1].id
+    assert words(log[-2:]) == "ended Completed | session waiting"
+
+
+async def test_an_ended_turn_s_cursor_is_the_same_in_every_wait_and_get_tells_where_the_session_is(home: Home) -> None:
+    session = await (await home.agent(StepModel())).start_session()
+    ran = done(await session.run("one"))
+    turn = session.turn(ran.turn_id)
+    await session.run("two")
+
+    assert (await turn.result()).cursor == ran.cursor
+    assert (await turn.get()).cursor == (await stored(session))[-1].id
+
+
+async def test_a_wait_hands_over_the_turn_from_its_message_to_its_end(home: Home) -> None:
+    session = await (await home.agent(StepModel())).start_session()
+    await session.run("one")
+    got: list[agents.Event] = []
+    state = done(await session.run("two", on_event=got.append))
+    again: list[agents.Event] = []
+    await session.turn(state.turn_id).result(on_event=again.append)
+
+    assert words(got) == words(again) == spelled(STARTED, REPLIED, "turn terminated | ended Completed")
+    assert lasting(got) == lasting(again)
+    assert {event.turn_id for event in got} == {state.turn_id, None}
+
+
+async def test_a_turn_that_already_runs_is_handed_over_from_its_start(home: Home) -> None:
+    gate = Gate()
+    session = await (await home.agent(StepModel(["Hel", gate, "lo"]))).start_session()
+    turn = started(await session.start_turn("hi"))
+    await gate.reached.wait()
+    await seen(session, "+assistant")
+    got: list[agents.Event] = []
+    waiting = asyncio.create_task(turn.result(on_event=got.append))
+    gate.open.set()
+    await waiting
+
+    assert words(got) == spelled(STARTED, REPLIED, "turn terminated | ended Completed")
+
+
+async def test_blocked_and_expired_waits_hand_over_everything_up_to_the_cursor_they_return(home: Home) -> None:
+    gate = Gate()
+    agent = await home.asking([call("add", a=1, b=2)], ["Hel", gate, "lo"])
+    session = await agent.start_session()
+    turn = started(await session.start_turn("hi"))
+    got: list[agents.Event] = []
+    asked = blocked(await turn.result(on_event=got.append))
+    assert words(got) == spelled(STARTED, ASKED)
+    assert got[-1].id == asked.cursor
+
+    still = blocked(await turn.result(after=asked, timeout=0.05, on_event=got.append))
+    assert still.cursor == asked.cursor
+    await turn.answer(asked.callbacks[0].id, agents.AllowApproval())
+    await gate.reached.wait()
+    await seen(session, "+assistant")
+    running = await turn.result(after=still, timeout=0.05, on_event=got.append)
+    assert isinstance(running, agents.Running)
+    assert lasting(got)[-1].id == running.cursor
+
+    gate.open.set()
+    await turn.result(after=running, on_event=got.append)
+    log = await stored(session)
+    assert lasting(got) == lasting(log)[:-1], "no event twice, none missing"
+
+
+async def test_a_wait_after_a_record_passes_what_was_handled_before_it(home: Home) -> None:
+    session = await (await home.asking([call("add", a=1, b=2)], [call("add", a=3, b=4)])).start_session()
+    turn = started(await session.start_turn("hi"))
+    first = blocked(await turn.result())
+    assert blocked(await turn.result()).callbacks == first.callbacks, "without `after`: at once, again"
+
+    waiting = asyncio.create_task(turn.result(after=first))
+    await turn.answer(first.callbacks[0].id, agents.AllowApproval())
+    second = blocked(await waiting)
+    assert second.callbacks != first.callbacks
+
+    waiting = asyncio.create_task(turn.result(after=second.cursor))
+    await turn.answer(second.callbacks[0].id, agents.AllowApproval())
+    done(await waiting)
+
+
+async def test_an_earlier_turn_s_callbacks_do_not_count(home: Home) -> None:
+    session = await (await home.asking([call("add", a=1, b=2)], ["ok"], [call("add", a=3, b=4)])).start_session()
+    turn = started(await session.start_turn("hi"))
+    await turn.answer((await opened(turn)).id, agents.AllowApproval())
+    before = done(await turn.result())
+    second = started(await session.start_turn("more"))
+
+    asked = blocked(await second.result(after=before))
+    assert asked == blocked(await second.result())
+    await session.cancel()
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+async def test_events_are_handed_over_one_after_another(home: Home, kind: str) -> None:
+    session = await (await home.agent(StepModel(["a", "b", "c"]))).start_session()
+    got: list[agents.Event] = []
+    busy = 0
+
+    async def slow(event: agents.Event) -> None:
+        nonlocal busy
+        assert busy == 0
+        busy += 1
+        await asyncio.sleep(0)
+        got.append(event)
+        busy -= 1
+
+    state = done(await session.run("hi", on_event=got.append if kind == "sync" else slow))
+    assert words(got) == spelled(STARTED, REPLIED, "turn terminated | ended Completed")
+    assert isinstance(got[-1], agents.TurnEnded)
+    assert got[-1].state == state
+
+
+async def test_a_function_that_raises_leaves_the_wait_and_the_turn_goes_on(home: Home) -> None:
+    gate = Gate()
+    session = await (await home.agent(StepModel([gate]))).start_session()
+    turn = started(await session.start_turn("hi"))
+
+    def broken(_event: agents.Event) -> None:
+        raise RuntimeError("no screen")
+
+    with pytest.raises(RuntimeError, match="no screen"):
+        await turn.result(on_event=broken)
+    gate.open.set()
+    done(await turn.result())
