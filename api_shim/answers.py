@@ -60,7 +60,7 @@ async def find_callback(place: Place, session_id: str, callback_id: str) -> Open
     if asked is None:
         return NotFound() if settled is None else AlreadySettled()
     page = await reads.command("XRANGE", keys.of("log", session_id), asked, asked)
-    raws = [Raw(stream_id.decode(), fields[b"e"]) for stream_id, fields in page]
+    raws = [Raw(stream_id.decode(), fields[1]) for stream_id, fields in page]
     for _, record in await read_records(place.broker, session_id, raws):
         return callback_from_wire(record["callback"], session_id, record.get("turnId"))
     return NotFound()

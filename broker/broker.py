@@ -44,8 +44,8 @@ class Broker:
         self.database = int(self._pool.connection_kwargs.get("db") or 0)
         self.keys = Keys(settings.prefix, self.database)
         self.client: aioredis.Redis = aioredis.Redis(connection_pool=self._pool)
-        self.commands = Pipeline(self.client)
-        self.reads = Pipeline(self.client)
+        self.commands = Pipeline(lambda: self.connection(timeout=None), settings.socket_timeout)
+        self.reads = Pipeline(lambda: self.connection(timeout=None), settings.socket_timeout)
 
     @property
     def place(self) -> Hashable:
@@ -103,6 +103,12 @@ class Broker:
         """Refuse a broker that would lose data: raises `BrokerUnavailableError` with one sentence that says what to change."""
         if self.embedded is not None:
             return
+        try:
+            await self._check()
+        finally:
+            await self._pool.disconnect(inuse_connections=False)  # the check's connection is of no further use
+
+    async def _check(self) -> None:
         try:
             server = await self.client.info("server")
             replication = await self.client.info("replication")

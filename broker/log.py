@@ -74,8 +74,7 @@ async def _ask(broker: Broker, session_id: str, *commands: tuple[Argument, ...],
 
 
 def _raws(reply: Any) -> list[Raw]:
-    # The client library makes (id, fields) of a stream entry.
-    return [Raw(place.decode(), fields[b"e"]) for place, fields in reply]
+    return [Raw(place.decode(), fields[1]) for place, fields in reply]
 
 
 def decode_records(session_id: str, records: Sequence[tuple[Position, dict[str, Any], int]]) -> list[Stored]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Final
 
 import redis.asyncio as aioredis
@@ -47,10 +48,16 @@ class _Call:
 
 
 class Pipeline:
-    """Sends commands and scripts over one connection of `client`'s pool, in the order in which they were issued."""
+    """Sends commands and scripts over one connection of its own, in the order in which they were issued.
 
-    def __init__(self, client: aioredis.Redis) -> None:
-        self._client = client
+    Replies are as the protocol has them: bytes, ints and lists. `connect` makes a connection, not yet open, without a timeout;
+    a batch must be answered within `timeout` seconds. A broken connection is dropped, and the next batch opens another.
+    """
+
+    def __init__(self, connect: Callable[[], aioredis.Connection], timeout: float) -> None:
+        self._connect = connect
+        self._timeout = timeout
+        self._connection: aioredis.Connection | None = None
         self._waiting: deque[_Call] = deque()
         self._sender: asyncio.Task[None] | None = None
 
@@ -113,14 +120,33 @@ class Pipeline:
         return replies
 
     async def _execute(self, commands: list[_Command]) -> list[Any]:
-        async with self._client.pipeline(transaction=False) as pipe:
-            for command in commands:
-                pipe.execute_command(*command)
-            replies: list[Any] = await pipe.execute(raise_on_error=False)
-            return replies
+        """One write, then the replies. The client library's own pipeline costs more than the broker takes to answer."""
+        connection = self._connection or self._connect()
+        self._connection = None  # until its replies are read, nobody may use it
+        try:
+            async with asyncio.timeout(self._timeout):
+                if not connection.is_connected:
+                    await connection.connect()  # type: ignore[no-untyped-call] # redis-py has no types here
+                await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+                replies = [await self._reply(connection) for _ in commands]
+        except BaseException as error:
+            await connection.disconnect(nowait=True)
+            if isinstance(error, TimeoutError):
+                raise redis_errors.TimeoutError(f"no reply within {self._timeout:g} s") from None
+            raise
+        self._connection = connection
+        return replies
+
+    async def _reply(self, connection: aioredis.Connection) -> Any:
+        try:
+            return await connection.read_response()
+        except redis_errors.ResponseError as refused:
+            return refused
 
     async def close(self) -> None:
         """Stop sending; what waits is cancelled."""
         if self._sender is not None:
             self._sender.cancel()
             await asyncio.gather(self._sender, return_exceptions=True)
+        if self._connection is not None:
+            await self._connection.disconnect(nowait=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from importlib import metadata
 from typing import Any, cast
 
@@ -78,7 +78,7 @@ class TurnWorker(Worker):
         self._folds: dict[str, History] = {}
         self._fence = 0
         self._due = asyncio.Event()
-        self._changed = asyncio.Event()
+        self._bell: asyncio.Task[None] | None = None
         self.ctx["runs"] = self._runs
         for agent in agents:
             self._agents[agent.name] = agent
@@ -93,7 +93,9 @@ class TurnWorker(Worker):
             for name, key in self._queues():
                 if name == agent.name:
                     await self._renew(name, key)
-            self._changed.set()
+            if self._bell is not None:
+                self._bell.cancel()
+                self._bell = asyncio.create_task(self._forever(self._hear_bell), name="worker bell")
             self._due.set()
 
     def _queues(self) -> list[tuple[str, str]]:
@@ -106,8 +108,9 @@ class TurnWorker(Worker):
         """Claim and run turns until `stopping` is set. Survives a broker that is away."""
         beside = [
             asyncio.create_task(self._forever(loop), name=f"worker {loop.__name__}")
-            for loop in (self._listen, self._renew_all, self._hear_bell)
+            for loop in (self._listen, self._renew_all)
         ]
+        self._bell = asyncio.create_task(self._forever(self._hear_bell), name="worker bell")
         try:
             await self.ready.wait()
             while not self.stopping.is_set():
@@ -118,6 +121,7 @@ class TurnWorker(Worker):
                     wait = 0.1
                 await self._wait_for_work(wait)
         finally:
+            beside.append(self._bell)
             for task in beside:
                 task.cancel()
             await asyncio.gather(*beside, return_exceptions=True)
@@ -177,28 +181,19 @@ class TurnWorker(Worker):
 
     async def _hear_bell(self) -> None:
         """A token in a wake list says that a job is there; the queue alone says which."""
-        self._changed.clear()
         keys = [f"{key}:wake" for _, key in self._queues()]
         if not keys:
-            await self._changed.wait()
-            return
-        changed = asyncio.create_task(self._changed.wait())
-        try:
-            async with contextlib.aclosing(pop_token(self.broker, keys, _BELL_S)) as tokens:
-                while (token := await _first(anext(tokens), changed)) is not _CHANGED:
-                    if token is None:
-                        continue
-                    if self.job_counter < self.max_jobs:
-                        self._due.set()
-                    else:  # handed on: others have slots
-                        await self.broker.commands.command("LPUSH", str(token), "1")
-                        await self._slot_or_changed(changed)
-        finally:
-            changed.cancel()
-
-    async def _slot_or_changed(self, changed: asyncio.Task[Any]) -> None:
-        while self.job_counter >= self.max_jobs and not changed.done():
-            await asyncio.wait([*self.tasks.values(), changed], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.get_running_loop().create_future()  # until it serves an agent, and is started anew
+        async with contextlib.aclosing(pop_token(self.broker, keys, _BELL_S)) as tokens:
+            async for token in tokens:
+                if token is None:
+                    continue
+                if self.job_counter < self.max_jobs:
+                    self._due.set()
+                    continue
+                await self.broker.commands.command("LPUSH", token, "1")  # handed on: others have slots
+                while self.job_counter >= self.max_jobs:
+                    await asyncio.wait(self.tasks.values(), return_when=asyncio.FIRST_COMPLETED)
 
     async def _listen(self) -> None:
         """Hints for the turns this worker holds: news in their log, or their end."""
@@ -356,24 +351,6 @@ class TurnWorker(Worker):
             for name, key in self._queues():
                 await queue.leave(self.broker, key, worker=self.id, agent=name, budget=0.5)
         log.info("worker_stopped", worker=self.id, finished=self.finished_turns, handed_back=self.handed_back)
-
-
-_CHANGED = object()
-
-
-async def _first(wanted: Awaitable[Any], changed: asyncio.Task[Any]) -> Any:
-    """Return what `wanted` gives, or `_CHANGED` once that task is done first; what is left is ended before it returns."""
-    task = asyncio.ensure_future(wanted)
-    try:
-        await asyncio.wait({task, changed}, return_when=asyncio.FIRST_COMPLETED)
-        return await task if task.done() else _CHANGED
-    finally:
-        # Again until it is done: Python 3.11's wait_for swallows a cancellation that meets the result it waited for, and
-        # a pop that goes on then would hold up a drain for seconds.
-        while not task.done():
-            task.cancel()
-            await asyncio.wait({task}, timeout=_SWALLOWED_S)
-        await asyncio.gather(task, return_exceptions=True)
 
 
 def _version() -> str:
