@@ -188,7 +188,7 @@ async def restore_without_later_events(broker: Broker, session_id: str, shared: 
     kept = await broker.commands.command("XRANGE", log_key, "-", "+")
     await broker.commands.command("DEL", log_key)
     for stream_id, fields in kept:
-        await broker.commands.command("XADD", log_key, stream_id, "e", fields[b"e"])
+        await broker.commands.command("XADD", log_key, stream_id, "e", fields[1])
     await broker.commands.command("HSET", session, "n", shared.n, "ms", shared.ms)
     await broker.commands.command("SET", broker.keys.base(0) + "clock", 1000)
     for _ in range(5):
