@@ -157,6 +157,8 @@ class Broker:
         await self.reads.close()
         await self.client.aclose()
         await self._pool.disconnect()
+        for sentinel in getattr(getattr(self._pool, "sentinel_manager", None), "sentinels", ()):
+            await sentinel.aclose()
 
 
 def _options(settings: Settings) -> dict[str, Any]:
