@@ -102,6 +102,11 @@ class ReplyWriter:
         self._calls: list[ModelToolCall] = []
         self._usage = TokenUsage()
 
+    @property
+    def text(self) -> str:
+        """The message's text so far."""
+        return self._message.text
+
     async def take(self, delta: ModelDelta) -> None:
         """Take one delta of the model."""
         match delta:

@@ -60,6 +60,7 @@ class TurnRun:
         self.news = asyncio.Event()
         self._writer = Writer(context.broker, context.session_id, context.turn_id, context.fence, history)
         self._running: dict[str, asyncio.Task[None]] = {}
+        self._cut_text = ""  # of the message that a failed model call leaves behind
 
     @property
     def history(self) -> History:
@@ -152,16 +153,22 @@ class TurnRun:
         definition, customization = self.context.definition, self.context.customization
         model = definition.model_for(customization)
         reply = ReplyWriter(self._writer, definition)
-        async for delta in model.stream(build_request(definition, customization, self.history)):
-            await reply.take(delta)
-        await reply.end()
+        try:
+            async for delta in model.stream(build_request(definition, customization, self.history)):
+                await reply.take(delta)
+            await reply.end()
+        except Exception:
+            self._cut_text = reply.text or self._cut_text
+            raise
+        self._cut_text = ""
 
     async def fail(self, error: ProtocolError) -> None:
         """End the turn as failed, whatever came since. Raises as `run` does."""
         await self._fail(error)
 
     async def _fail(self, error: ProtocolError) -> Outcome:
-        await self._writer.finish(failed_to_wire(error, self.history.text), regardless=True)
+        text = self._cut_text or self.history.text
+        await self._writer.finish(failed_to_wire(error, text), regardless=True)
         return "ended"
 
     # Tool calls.
