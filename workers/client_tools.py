@@ -86,12 +86,16 @@ class ClientTool:
 def client_tool(function: Callable[..., Any], /) -> ClientTool: ...
 @overload
 def client_tool(
+    *, name: str | None = None, description: str | None = None, output_schema: Mapping[str, JsonValue] | None = None
+) -> Callable[[Callable[..., Any]], ClientTool]: ...
+@overload
+def client_tool(
     *,
-    name: str | None = None,
+    name: str,
     description: str | None = None,
-    input_schema: Mapping[str, JsonValue] | None = None,
+    input_schema: Mapping[str, JsonValue],
     output_schema: Mapping[str, JsonValue] | None = None,
-) -> Any: ...
+) -> ClientTool: ...
 def client_tool(
     function: Callable[..., Any] | None = None,
     /,
