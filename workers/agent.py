@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
@@ -12,7 +14,7 @@ from broker.keys import AGENT_NAME
 from broker.protocol.errors import SdkError
 from workers.client_tools import ClientTool
 from workers.hooks import SubagentPolicy
-from workers.models import Model, ToolSpec, resolve_model
+from workers.models import Model, ToolSpec, check_model, resolve_model
 from workers.permissions import PermissionMode, PermissionPolicy
 from workers.tools import Tool, tool
 
@@ -30,12 +32,42 @@ class SessionAgentCustomization:
     reasoning_effort: str | None = None
 
 
+def _check_texts(*, name: object, **optional: object) -> None:
+    if not isinstance(name, str):
+        raise TypeError(f"name must be a text, not {type(name).__name__}")
+    for argument, value in optional.items():
+        if value is not None and not isinstance(value, str):
+            raise TypeError(f"{argument} must be a text or None, not {type(value).__name__}")
+
+
+def _check_numbers(max_iterations: object, temperature: object) -> None:
+    if max_iterations is not None:
+        if type(max_iterations) is not int:
+            raise TypeError(f"max_iterations must be a whole number, not {type(max_iterations).__name__}")
+        if max_iterations < 1:
+            raise ValueError(f"max_iterations must be 1 or more, not {max_iterations}")
+    if temperature is not None:
+        if isinstance(temperature, bool) or not isinstance(temperature, (int, float)):
+            raise TypeError(f"temperature must be a number, not {type(temperature).__name__}")
+        if not 0 <= temperature < math.inf:
+            raise ValueError(f"temperature must be 0 or more, not {temperature}")
+
+
+def _check_classes(permission_policy: object, output_type: object) -> None:
+    if permission_policy is not None and not isinstance(permission_policy, PermissionPolicy):
+        raise TypeError(f"permission_policy must be a PermissionPolicy, not {type(permission_policy).__name__}")
+    if output_type is not None and not (isinstance(output_type, type) and issubclass(output_type, BaseModel)):
+        raise TypeError(f"output_type must be a class of pydantic's BaseModel, not {output_type!r}")
+
+
 def _as_tools(tools: Sequence[Any]) -> tuple[AnyTool, ...]:
+    if isinstance(tools, (Tool, ClientTool, str)) or not isinstance(tools, Iterable):
+        raise TypeError(f"tools must be a sequence of tools, not {type(tools).__name__}")
     made: list[AnyTool] = []
     for at, item in enumerate(tools):
         if isinstance(item, (Tool, ClientTool)):
             made.append(item)
-        elif callable(item):
+        elif inspect.isroutine(item):
             made.append(tool(item))
         else:
             raise TypeError(f"tools[{at}] must be a tool, a client tool or a function, not {type(item).__name__}")
@@ -76,14 +108,16 @@ class AgentDefinition:
         for argument in _NEXT_RELEASE:
             if later[argument]:
                 raise SdkError(f"{argument}= arrives with the next release; this one would run the agent without them")
-        if not AGENT_NAME.match(name):
+        check_model(model)
+        _check_texts(name=name, instructions=instructions, reasoning_effort=reasoning_effort, description=description)
+        if not AGENT_NAME.fullmatch(name):
             raise ValueError(f"name must be 1 to 64 of the characters A-Z a-z 0-9 _ . -, not {name!r}")
         if permission_mode not in get_args(PermissionMode):
             raise ValueError(f"permission_mode must be 'auto', 'ask' or 'deny', not {permission_mode!r}")
         if tool_errors not in ("report", "raise"):
             raise ValueError(f"tool_errors must be 'report' or 'raise', not {tool_errors!r}")
-        if max_iterations is not None and max_iterations < 1:
-            raise ValueError(f"max_iterations must be 1 or more, not {max_iterations}")
+        _check_classes(permission_policy, output_type)
+        _check_numbers(max_iterations, temperature)
         self.model = model
         self.name = name
         self.instructions = instructions
@@ -99,8 +133,9 @@ class AgentDefinition:
         self.description = description
         self._by_id: dict[str, AnyTool] = {}
         for item in self.tools:
-            # Two stubs may share an id (their answers are then unchecked); two tools that run here may not.
-            if item.id in self._by_id and isinstance(item, Tool):
+            # Two stubs may share an id (their answers are then unchecked); a tool that runs here shares its with nothing.
+            other = self._by_id.get(item.id)
+            if other is not None and not (isinstance(item, ClientTool) and isinstance(other, ClientTool)):
                 raise ValueError(f"tools: two tools have the id {item.id!r}; give one of them name=")
             self._by_id[item.id] = item
 

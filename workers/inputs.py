@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, ClassVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
+
+from broker.protocol.values import dumps
+from workers.tool_schema import types_of
 
 
 class SessionInput(BaseModel):
@@ -28,13 +31,15 @@ class InputRejectedError(ValueError):
 def input_parameters(function: Callable[..., Any]) -> dict[str, type[SessionInput]]:
     """Return a function's parameters that are session inputs. Raises `TypeError` for one that is no SessionInput."""
     found: dict[str, type[SessionInput]] = {}
-    for name, hint in get_type_hints(function, include_extras=True).items():
+    for name, hint in types_of(function).items():
         if get_origin(hint) is Annotated and any(
             isinstance(mark, Depends) or mark is Depends for mark in get_args(hint)[1:]
         ):
             kind = get_args(hint)[0]
             if not (isinstance(kind, type) and issubclass(kind, SessionInput)):
                 raise TypeError(f"{function.__qualname__}: {name} depends on {kind!r}, which is no SessionInput")
+            if not isinstance(getattr(kind, "input_id", None), str):
+                raise TypeError(f"{kind.__qualname__} has no input_id; set it to the name that a session finds it by")
             found[name] = kind
     return found
 
@@ -46,9 +51,20 @@ def resolve_inputs(wanted: Mapping[str, type[SessionInput]], given: Mapping[str,
         if kind.input_id not in given:
             raise InputRejectedError(f"session input {kind.input_id!r} was not given when the session started")
         try:
-            resolved[name] = kind.model_validate(given[kind.input_id])
+            resolved[name] = kind.model_validate_json(dumps(given[kind.input_id]))
         except ValidationError as bad:
-            first = bad.errors(include_input=False, include_url=False)[0]
-            place = ".".join([kind.input_id, *(str(part) for part in first["loc"])])
-            raise InputRejectedError(f"session input {place}: {first['msg']}") from None
+            raise InputRejectedError(f"session input {_rejection(kind, bad)}") from None
     return resolved
+
+
+def _rejection(kind: type[SessionInput], bad: ValidationError) -> str:
+    """The field and the validator's own message. Deeper places and unknown fields are keys of the value: left out."""
+    first = bad.errors(include_input=False, include_url=False)[0]
+    declared = {*kind.model_fields, *(field.alias for field in kind.model_fields.values())}
+    field = f".{first['loc'][0]}" if first["loc"] and first["loc"][0] in declared else ""
+    # These two messages of pydantic's own quote the value.
+    said = {
+        "union_tag_invalid": "Input is of none of the expected kinds",
+        "uuid_parsing": "Input should be a valid UUID",
+    }
+    return f"{kind.input_id}{field}: {said.get(first['type'], first['msg'])}"

@@ -149,22 +149,33 @@ class Model(Protocol):
         ...
 
 
-def resolve_model(model: str | Model) -> Model:
-    """Return the model of a name such as `scripted:echo`, or the object itself.
+def check_model(model: object) -> None:
+    """Check what can be known before a model is called: its kind. Scripts may still be registered later.
 
-    Raises `SdkError` for a name that this installation does not know.
+    Raises `SdkError` for a name of no kind that this installation has, `TypeError` for an object that is no model.
     """
     if not isinstance(model, str):
-        if isinstance(model, Model):
-            return model
-        raise TypeError(f"model must be a name or an object with stream(request), not {type(model).__name__}")
+        if isinstance(model, type) or not isinstance(model, Model):
+            shown = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
+            raise TypeError(f"model must be a name or an object with stream(request), not {shown}")
+        return
     kind, _, name = model.partition(":")
-    if kind == "scripted" and name:
-        from workers.scripted import scripted_model
-
-        return scripted_model(name)
     if kind in ("openai", "mistral"):
         raise SdkError(
             f"model {model!r}: {kind} models arrive with the next release; use a scripted one or your own object"
         )
-    raise SdkError(f"model {model!r}: no such model; names are scripted:NAME, openai:NAME and mistral:NAME")
+    if kind != "scripted" or not name:
+        raise SdkError(f"model {model!r}: no such model; names are scripted:NAME, openai:NAME and mistral:NAME")
+
+
+def resolve_model(model: str | Model) -> Model:
+    """Return the model of a name such as `scripted:echo`, or the object itself.
+
+    Raises `SdkError` for a name that this installation does not know, `TypeError` for an object that is no model.
+    """
+    check_model(model)
+    if not isinstance(model, str):
+        return model
+    from workers.scripted import scripted_model
+
+    return scripted_model(model.partition(":")[2])

@@ -11,26 +11,49 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Literal
+from typing import Literal, get_args
 
 PermissionMode = Literal["auto", "ask", "deny"]
 Decision = Literal["allow", "ask", "deny"]
 
 
+def _check_decision(argument: str, decision: object) -> None:
+    if decision not in get_args(Decision):
+        raise ValueError(f"{argument} must be 'allow', 'ask' or 'deny', not {decision!r}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class PermissionRule:
-    """What is decided for tools whose full id matches one of these globs."""
+    """What is decided for tools whose full id matches one of these globs.
+
+    Raises `TypeError` for globs that are no sequence of texts, `ValueError` for an unknown decision.
+    """
 
     tools: Sequence[str]
     decision: Decision
 
+    def __post_init__(self) -> None:
+        # A text is a sequence of texts too: its "*" alone would match every tool.
+        if isinstance(self.tools, str) or not all(isinstance(glob, str) for glob in self.tools):
+            raise TypeError(f'tools must be a list of globs such as ["client.*"], not {self.tools!r}')
+        _check_decision("decision", self.decision)
+
 
 @dataclass(frozen=True, kw_only=True)
 class PermissionPolicy:
-    """The first rule that matches wins; `default` where none does."""
+    """The first rule that matches wins; `default` where none does.
+
+    Raises `ValueError` for an unknown default, `TypeError` for rules that are none.
+    """
 
     default: Decision = "allow"
     rules: Sequence[PermissionRule] = field(default=())
+
+    def __post_init__(self) -> None:
+        _check_decision("default", self.default)
+        for at, rule in enumerate(self.rules):
+            if not isinstance(rule, PermissionRule):
+                raise TypeError(f"rules[{at}] must be a PermissionRule, not {type(rule).__name__}")
 
     def decision(self, tool_id: str) -> Decision:
         """Return what the policy says of a tool."""

@@ -104,7 +104,7 @@ class ScriptedModel:
             await asyncio.sleep(reply.delay)
             yield ModelText(piece)
         if reply.error is not None:
-            raise reply.error
+            raise reply.error.with_traceback(None)  # one object raised at every call must not collect frames
         for at, call in enumerate(reply.calls):
             yield ModelToolCall(call.id or f"call_{index + 1}_{at + 1}", call.name, call.arguments)
         if reply.usage is not None:

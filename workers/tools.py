@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
+from functools import partial, update_wrapper
+from typing import Any, Final, Generic, ParamSpec, TypeVar, cast, overload
 
-from pydantic import BaseModel, ValidationError, create_model
+from pydantic import BaseModel
 
-from broker.protocol.content import BLOCKS, ContentBlock, TextContentBlock, UnknownContentBlock
+from broker.protocol.content import BLOCKS, ContentBlock, TextContentBlock, UnknownContentBlock, misfit
 from broker.protocol.values import JsonValue, clean_json, clean_text, dumps, show_defaults
-from workers.inputs import InputRejectedError, input_parameters, resolve_inputs
+from workers.inputs import InputRejectedError, SessionInput, input_parameters, resolve_inputs
 from workers.models import ToolSpec
+from workers.threads import Raised, in_thread
+from workers.tool_schema import Arguments
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -50,6 +54,16 @@ def error_result(message: str) -> ToolResult:
     return ToolResult((TextContentBlock(text=clean_text(message)),), is_error=True)
 
 
+_BLOCK_TYPES: Final = (*BLOCKS.values(), UnknownContentBlock)
+
+
+def holds_blocks(value: object) -> bool:
+    """Whether a value is a content block or a sequence of some."""
+    if isinstance(value, (list, tuple)):
+        return bool(value) and all(isinstance(item, _BLOCK_TYPES) for item in value)
+    return isinstance(value, _BLOCK_TYPES)
+
+
 def to_result(value: Any) -> ToolResult:
     """Return the result of what a tool returned: text, JSON, a model, content blocks, a `ToolResult`, or None.
 
@@ -59,44 +73,65 @@ def to_result(value: Any) -> ToolResult:
         case None:
             return ToolResult()
         case ToolResult():
-            content = value.content
-            blocks = (TextContentBlock(text=clean_text(content)),) if isinstance(content, str) else tuple(content)
-            return ToolResult(blocks, clean_json(value.structured_content), clean_json(value.meta), value.is_error)
+            if not isinstance(value.meta, Mapping):
+                raise ToolError(f"A ToolResult's meta is a dict, not {type(value.meta).__name__}.")
+            structured = _json(value.structured_content, "structured_content")
+            meta = _json(dict(value.meta), "meta")
+            return ToolResult(_blocks(value.content), structured, meta, bool(value.is_error))
         case str():
-            return ToolResult((TextContentBlock(text=clean_text(value)),))
-        case BaseModel():
-            return _structured(value.model_dump(mode="json"))
-        case _ if isinstance(value, (*BLOCKS.values(), UnknownContentBlock)):
-            return ToolResult((cast("ContentBlock", value),))
-        case list() | tuple() if value and all(isinstance(item, tuple(BLOCKS.values())) for item in value):
-            return ToolResult(tuple(value))
+            return ToolResult(_blocks(value))
+        case _ if holds_blocks(value):
+            return ToolResult(_blocks(value if isinstance(value, (list, tuple)) else (value,)))
         case _:
-            return _structured(value)
+            structured = _json(value, "result")
+            return ToolResult((TextContentBlock(text=dumps(structured).decode()),), structured)
 
 
-def _structured(value: JsonValue) -> ToolResult:
+def _blocks(content: object) -> tuple[ContentBlock, ...]:
+    if isinstance(content, str):
+        return (TextContentBlock(text=clean_text(content)),)
+    if not isinstance(content, Sequence):
+        raise ToolError(f"A result's content is a text or a sequence of content blocks, not {type(content).__name__}.")
+    for at, block in enumerate(content):
+        if not isinstance(block, _BLOCK_TYPES):
+            raise ToolError(f"A result's content is made of content blocks; [{at}] is {type(block).__name__}.")
+        wrong = None if isinstance(block, UnknownContentBlock) else misfit(block)
+        if wrong is not None:
+            raise ToolError(f"A result's content[{at}] is no {block.type} block: {wrong}.")
+    return tuple(content)
+
+
+def _json(value: Any, place: str) -> JsonValue:
     try:
-        cleaned = clean_json(value, "result")
-    except ValueError as bad:
-        raise ToolError(f"The tool returned what it may not: {bad}.") from None
-    return ToolResult((TextContentBlock(text=dumps(cleaned).decode()),), cleaned)
+        cleaned = clean_json(_dumped(value), place)
+        dumps(cleaned)
+    except (ValueError, RecursionError) as bad:
+        said = "it is nested too deeply" if isinstance(bad, RecursionError) else str(bad)
+        raise ToolError(f"The tool returned what it may not: {said}.") from None
+    return cleaned
 
 
-def _first_paragraph(function: Callable[..., Any]) -> str:
-    return (inspect.getdoc(function) or "").strip()
+def _dumped(value: Any) -> JsonValue:
+    """A value whose models, at any depth, have become JSON."""
+    match value:
+        case BaseModel():
+            return value.model_dump(mode="json")
+        case dict():
+            return {key: _dumped(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_dumped(item) for item in value]
+        case _:
+            return value
 
 
-def _arguments_model(function: Callable[..., Any], left_out: Mapping[str, Any]) -> type[BaseModel]:
-    hints = inspect.get_annotations(function, eval_str=True)
-    parameters: dict[str, Any] = {}
-    for name, parameter in inspect.signature(function).parameters.items():
-        if name in left_out:
-            continue
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
-            raise TypeError(f"tool {function.__name__}: parameter {name} must be passable by keyword")
-        default = ... if parameter.default is parameter.empty else parameter.default
-        parameters[name] = (hints.get(name, Any), default)
-    return create_model(function.__name__, __config__={"extra": "forbid"}, **parameters)
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+def full_id(name: str) -> str:
+    """Return the full id of a tool of this name. Raises `ValueError` for a name that a model cannot be told."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"tool {name!r}: a tool's name is 1 to 64 of A-Z a-z 0-9 _ . -; give name=")
+    return f"client.{name}"
 
 
 class Tool(Generic[P, R]):
@@ -112,16 +147,21 @@ class Tool(Generic[P, R]):
         retry_safe: bool = False,
         timeout: float | None = None,
     ) -> None:
-        self.function = function
-        self.name = name or function.__name__
-        self.id = f"client.{self.name}"
-        self.description = description if description is not None else _first_paragraph(function)
+        if not (inspect.isfunction(function) or inspect.ismethod(function)):
+            raise TypeError(f"a tool is made of a function or a method, not of {type(function).__name__}")
+        if timeout is not None and not timeout > 0:
+            raise ValueError(f"timeout must be more than 0 seconds, not {timeout}")
+        update_wrapper(self, function, updated=())
+        self.function: Callable[P, R] = function
+        self.name = function.__name__ if name is None else name
+        self.id = full_id(self.name)
+        self.description = description if description is not None else inspect.getdoc(function) or ""
         self.annotations = annotations
         self.retry_safe = retry_safe
         self.timeout = timeout
         self._inputs = input_parameters(function)
-        self._arguments = _arguments_model(function, self._inputs)
-        self.__doc__ = function.__doc__
+        self._arguments = Arguments(function, self._inputs)
+        self._spec = ToolSpec(self.id, self.description, self._arguments.schema)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function itself."""
@@ -133,19 +173,19 @@ class Tool(Generic[P, R]):
     @property
     def spec(self) -> ToolSpec:
         """What the model is told."""
-        return ToolSpec(self.id, self.description, self._arguments.model_json_schema())
+        return self._spec
+
+    @property
+    def inputs(self) -> Mapping[str, type[SessionInput]]:
+        """The parameters that are session inputs: the model never hears of them."""
+        return self._inputs
 
     def bind(self, arguments: JsonValue) -> dict[str, Any]:
         """Return checked keyword arguments. Raises `ToolError` naming the field; never holds its value."""
         try:
-            model = self._arguments.model_validate({} if arguments is None else arguments)
-        except ValidationError as bad:
-            problems = bad.errors(include_input=False, include_url=False)
-            said = "; ".join(
-                f"{'.'.join(str(part) for part in item['loc']) or 'arguments'}: {item['msg']}" for item in problems[:5]
-            )
-            raise ToolError(f"The arguments do not fit {self.id}: {said}.") from None
-        return {name: getattr(model, name) for name in type(model).model_fields}
+            return self._arguments.bind(arguments)
+        except ValueError as bad:
+            raise ToolError(f"The arguments do not fit {self.id}: {bad}.") from None
 
     async def call(self, arguments: JsonValue, inputs: Mapping[str, Any], limit: float) -> ToolResult:
         """Run the tool for at most its own `timeout`, else `limit` seconds. Failures are results; only cancellation raises.
@@ -154,21 +194,38 @@ class Tool(Generic[P, R]):
         """
         seconds = self.timeout if self.timeout is not None else limit
         clock = asyncio.timeout(seconds)
+        current = asyncio.current_task()
+        cancels = current.cancelling() if current is not None else 0
         try:
             bound = {**self.bind(arguments), **resolve_inputs(self._inputs, inputs)}
-            function = cast("Callable[..., Any]", self.function)
             async with clock:
-                if inspect.iscoroutinefunction(function):
-                    value = await function(**bound)
-                else:
-                    value = await asyncio.to_thread(function, **bound)
-            return to_result(value)
-        except (ToolError, InputRejectedError) as refused:
-            return error_result(str(refused))
-        except Exception as failed:  # noqa: BLE001 - whatever a tool raises is the model's to read
+                value = await self._run(bound)
+            return _failure(value.error) if isinstance(value, Raised) else to_result(value)
+        except asyncio.CancelledError as cancelled:
+            if current is None or current.cancelling() > cancels:
+                raise
+            return _failure(cancelled)  # not this call was cancelled, but something that the tool awaited
+        except (Exception, SystemExit) as failed:  # noqa: BLE001 - whatever a tool raises is the model's to read
             if isinstance(failed, TimeoutError) and clock.expired():
-                return error_result(f"{self.id} did not end within {seconds:g} s and was stopped.")
-            return error_result(f"{type(failed).__name__}: {failed}")
+                left = "was stopped" if inspect.iscoroutinefunction(self.function) else "may still be running"
+                return error_result(f"{self.id} did not end within {seconds:g} s and {left}.")
+            return _failure(failed)
+
+    async def _run(self, bound: Mapping[str, Any]) -> Any:
+        function = cast("Callable[..., Any]", self.function)
+        if inspect.iscoroutinefunction(function):
+            return await function(**bound)
+        ended = await in_thread(partial(function, **bound), self.id)
+        if isinstance(ended, Raised):
+            return ended
+        return await ended.value if inspect.isawaitable(ended.value) else ended.value
+
+
+def _failure(failed: BaseException) -> ToolResult:
+    said = str(failed)
+    if isinstance(failed, (ToolError, InputRejectedError)):
+        return error_result(said)
+    return error_result(f"{type(failed).__name__}: {said}" if said else type(failed).__name__)
 
 
 @overload
@@ -195,7 +252,7 @@ def tool(
     """Make a tool of a function: its schema from annotated parameters, its description from the docstring.
 
     `retry_safe`: the tool may run again when its worker was lost in the middle. `timeout` is in seconds. Raises `TypeError`
-    for parameters that cannot be passed by keyword.
+    for what is no function and for parameters that no JSON object can give, `ValueError` for a bad name or timeout.
     """
 
     def made(of: Callable[P, R]) -> Tool[P, R]:
