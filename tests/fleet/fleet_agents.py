@@ -1,0 +1,64 @@
+"""The agents that the worker processes of these tests serve. What a message says decides what the model does."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+
+import redis.asyncio as aioredis
+
+import api_shim as agents
+from workers.scripted import last_user_text
+
+
+@agents.tool
+async def pay(key: str) -> str:
+    """Have an effect that can be counted."""
+    client = aioredis.Redis.from_url(os.environ["TURNSTREAM_REDIS_URL"])
+    try:
+        await client.incr(f"{os.environ['TURNSTREAM_PREFIX']}effect:{key}")
+    finally:
+        await client.aclose()
+    return f"paid {key}"
+
+
+@agents.tool
+async def wait_long(seconds: float) -> str:
+    """Run for a while, on the worker's loop."""
+    await asyncio.sleep(seconds)
+    return "waited"
+
+
+@agents.tool
+def block(seconds: float) -> str:
+    """Run for a while, in a thread."""
+    time.sleep(seconds)
+    return "blocked"
+
+
+def script(request: agents.ModelRequest) -> agents.ScriptedReply:
+    """`ask KEY` pays, `tool S` and `thread S` run a tool for S seconds, `stream N` writes N words; all else is echoed."""
+    text = last_user_text(request)
+    word, _, rest = text.partition(" ")
+    if type(request.messages[-1]).__name__ == "ToolMessage":
+        return agents.ScriptedReply(text=f"Done: {text}")
+    match word:
+        case "ask":
+            return agents.ScriptedReply(calls=[agents.ScriptedCall("client.pay", {"key": rest})])
+        case "tool":
+            return agents.ScriptedReply(calls=[agents.ScriptedCall("client.wait_long", {"seconds": float(rest.split()[0])})])
+        case "thread":
+            return agents.ScriptedReply(calls=[agents.ScriptedCall("client.block", {"seconds": float(rest.split()[0])})])
+        case "stream":
+            return agents.ScriptedReply(chunks=["word "] * int(rest), delay=0.002)
+        case _:
+            return agents.ScriptedReply(text=f"You said: {text}")
+
+
+clerk = agents.Agent(
+    name="clerk",
+    model=agents.ScriptedModel(script),
+    tools=[pay, wait_long, block],
+    permission_policy=agents.PermissionPolicy(rules=[agents.PermissionRule(tools=["client.pay"], decision="ask")]),
+)
