@@ -57,6 +57,17 @@ def free_port() -> int:
         return port
 
 
+def is_free(port: int) -> bool:
+    """Whether nobody listens on a port of this machine now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a server that has just stopped is gone
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
 class LocalServer:
     """A server with its data in `folder`, for this machine alone. A context manager: it runs while it is entered.
 
@@ -79,6 +90,11 @@ class LocalServer:
         """Its process, while it runs."""
         return self._process.pid if self._process is not None else None
 
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self._process is not None and self._process.poll() is None
+
     def start(self) -> None:
         """Start it; returns when it answers."""
         fixed = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder), "--daemonize", "no"]
@@ -89,7 +105,7 @@ class LocalServer:
                 [find_server().path, *fixed, *self._options], stdout=out, stderr=out, start_new_session=True
             )
         until = time.monotonic() + _START_S
-        while not _answers(self.port):
+        while _process_at(self.port) != self._process.pid:
             if self._process.poll() is not None or time.monotonic() > until:
                 self.stop()
                 raise BrokerUnavailableError(f"The server did not come up on port {self.port}; {log} says why.")
@@ -116,10 +132,17 @@ class LocalServer:
         self.stop()
 
 
-def _answers(port: int) -> bool:
+def _process_at(port: int) -> int | None:
+    """The process of the server that answers on a port: what answers there need not be the one just started."""
+    told = b""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1) as probe:
-            probe.sendall(b"PING\r\n")
-            return probe.recv(16).startswith(b"+PONG")
+            probe.sendall(b"INFO server\r\n")
+            while b"\r\ntcp_port:" not in told and (more := probe.recv(4096)):
+                told += more
+                if told.startswith(b"-"):
+                    return None  # still loading its data, or somebody's with a password
     except OSError:
-        return False
+        return None
+    found = re.search(rb"\r\nprocess_id:(\d+)\r\n", told)
+    return int(found[1]) if found else None
