@@ -20,6 +20,7 @@ check: $(VENV)/.installed  ## lint, format, types, module size
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	set -e; for file in tests/*/conftest.py; do $(BIN)/mypy $$file; done
 	$(BIN)/python tests/module_size.py
 
 bench: $(VENV)/.installed  ## ours beside raw Redis and stock arq, in one run

@@ -99,10 +99,8 @@ async def approve(count: int) -> None:
                 answered += isinstance(outcome, agents.Answered)
         return answered
 
-    tasks = []
     say("ready")
-    for _ in range(count):
-        tasks.append(asyncio.create_task(one(await told())))
+    tasks = [asyncio.create_task(one(await told())) for _ in range(count)]
     say(sum(await asyncio.gather(*tasks)))
 
 

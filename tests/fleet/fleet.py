@@ -69,7 +69,17 @@ class Fleet:
     @contextmanager
     def worker(self, *options: str) -> Iterator[WorkerProcess]:
         """Run a worker process that serves the clerk. It serves when this returns, and has drained when it is left."""
-        command = [sys.executable, "-m", "api_shim.cli", "worker", "fleet_agents:clerk", "--grace", "0", "--json", *options]
+        command = [
+            sys.executable,
+            "-m",
+            "api_shim.cli",
+            "worker",
+            "fleet_agents:clerk",
+            "--grace",
+            "0",
+            "--json",
+            *options,
+        ]
         process = subprocess.Popen(command, cwd=HERE, env=self.env, stderr=subprocess.PIPE, text=True)
         try:
             log = Log(process)

@@ -47,9 +47,13 @@ def script(request: agents.ModelRequest) -> agents.ScriptedReply:
         case "ask":
             return agents.ScriptedReply(calls=[agents.ScriptedCall("client.pay", {"key": rest})])
         case "tool":
-            return agents.ScriptedReply(calls=[agents.ScriptedCall("client.wait_long", {"seconds": float(rest.split()[0])})])
+            return agents.ScriptedReply(
+                calls=[agents.ScriptedCall("client.wait_long", {"seconds": float(rest.split()[0])})]
+            )
         case "thread":
-            return agents.ScriptedReply(calls=[agents.ScriptedCall("client.block", {"seconds": float(rest.split()[0])})])
+            return agents.ScriptedReply(
+                calls=[agents.ScriptedCall("client.block", {"seconds": float(rest.split()[0])})]
+            )
         case "stream":
             return agents.ScriptedReply(chunks=["word "] * int(rest), delay=0.002)
         case _:
