@@ -30,6 +30,7 @@ _DURABLE: Final = (
 )
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _LEFTOVER_S: Final = 10.0
+_DYING_S: Final = 0.5
 
 
 @click.command()
@@ -57,9 +58,8 @@ def up(agents: Sequence[str], port: int | None, folder: str, slots: int, as_json
             (home / "port").write_text(str(server.port), encoding="utf-8")
             _announce(server, folder, loaded)
             settings = Settings(redis_url=server.url, slots=slots)
-            asyncio.run(run_worker(settings, [agent.definition for agent in loaded], _ended(server)))
-            if not server.alive:
-                raise BrokerUnavailableError(f"The server has ended by itself; {home / 'server.log'} says why.")
+            with _ended_by_itself(server):
+                asyncio.run(run_worker(settings, [agent.definition for agent in loaded], _ended(server)))
         finally:
             for number in _SIGNALS:
                 signal.signal(number, signal.SIG_IGN)  # the server gets its time to write
@@ -74,6 +74,21 @@ def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
 async def _ended(server: LocalServer) -> None:
     while server.alive:  # noqa: ASYNC110 - a child process has no event of its own here
         await asyncio.sleep(0.2)
+
+
+@contextlib.contextmanager
+def _ended_by_itself(server: LocalServer) -> Iterator[None]:
+    """Raise `BrokerUnavailableError` when the server has not outlived what ran on it, whatever that met."""
+    met: BrokerUnavailableError | None = None
+    try:
+        yield
+    except BrokerUnavailableError as away:
+        met = away
+        time.sleep(_DYING_S)  # its port closes before the process ends
+    if not server.alive:
+        raise BrokerUnavailableError(f"The server has ended by itself; {server.folder / 'server.log'} says why.")
+    if met is not None:
+        raise met
 
 
 @contextlib.contextmanager
