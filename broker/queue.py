@@ -104,8 +104,8 @@ async def sweep(broker: Broker, shard: int) -> int:
     page, offset, back = 100, 0, 0
     key = broker.keys.base(shard) + "active"
     while True:
-        seen, put_back = (int(word) for word in await broker.run("sweep", key, offset=offset, page=page))
+        seen, forgotten, put_back = (int(word) for word in await broker.run("sweep", key, offset=offset, page=page))
         back += put_back
-        offset += page
+        offset += page - forgotten
         if seen < page:
             return back

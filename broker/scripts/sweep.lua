@@ -2,15 +2,16 @@
 --
 -- KEYS    any
 -- ARGV    offset page
--- RETURN  seen put-back
+-- RETURN  seen forgotten put-back       forgotten: sessions that are gone, or have no turn; the page moves up by so many
 -- EVENTS  none
 --@include session enqueue
 local found = redis.call('ZRANGE', base .. 'active', offset, int(tonumber(offset) + tonumber(page) - 1))
-local back = 0
+local back, forgotten = 0, 0
 for _, sid in ipairs(found) do
   local s = load_session(sid)
   if not s or s.turn == '' then
     redis.call('ZREM', base .. 'active', sid)
+    forgotten = forgotten + 1
   elseif s.job ~= 'parked' then
     local id, queue = job_id(s, s.wake), queue_key(s)
     if not redis.call('ZSCORE', queue, id) and not redis.call('ZSCORE', queue .. ':running', id) then
@@ -20,4 +21,4 @@ for _, sid in ipairs(found) do
     end
   end
 end
-return {int(#found), int(back)}
+return {int(#found), int(forgotten), int(back)}
