@@ -72,7 +72,9 @@ class Arguments:
                 raise TypeError(f"tool {name}: it is a method without its object; make a tool of object.{name}")
             kind, field = types[parameter_name], parameter_name
             if field.startswith("_") or hasattr(BaseModel, field):  # names that a pydantic model keeps for itself
-                field, kind = f"p{at}", Annotated[kind, Field(alias=parameter_name)]
+                kind = Annotated[kind, Field(alias=parameter_name)]
+                while field in types or hasattr(BaseModel, field):
+                    field = f"p{field}"
             self._parameters[field] = parameter_name
             fields[field] = (kind, ... if parameter.default is parameter.empty else parameter.default)
         try:

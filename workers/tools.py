@@ -137,6 +137,8 @@ def full_id(name: str) -> str:
 class Tool(Generic[P, R]):
     """A tool: still the function it was made of, and what the engine knows about it. `id` is its full id."""
 
+    __name__: str  # as the function's other names, set by update_wrapper
+
     def __init__(
         self,
         function: Callable[P, R],
