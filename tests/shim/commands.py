@@ -127,14 +127,16 @@ class Terminal:
             os.environ.update({"PYTHONPATH": root, "TERM": "xterm", **env})
             os.execv(sys.executable, [sys.executable, "-m", "api_shim.cli", *arguments])  # noqa: S606 - the child
         self.shown = ""
+        self._at = 0
 
     def until(self, pattern: str, within: float = 20.0) -> None:
-        """Read until the pattern comes in what was not looked at yet."""
-        end, seen = time.monotonic() + within, len(self.shown)
-        while not re.search(pattern, self.shown[seen:]):
+        """Read until the pattern comes after what was looked for before."""
+        end = time.monotonic() + within
+        while (found := re.compile(pattern).search(self.shown, self._at)) is None:
             assert time.monotonic() < end, f"{pattern!r} did not come: {self.shown!r}"
             if select.select([self._fd], [], [], 0.1)[0]:
                 self.shown += os.read(self._fd, 65536).decode("utf-8", "replace")
+        self._at = found.end()
 
     def types(self, keys: str) -> None:
         """Type keys."""

@@ -271,6 +271,22 @@ def test_ctrl_c_stops_the_turn_and_keeps_the_session(home: Path, env: dict[str, 
     assert re.search(r"To go on: turnstream chat --session 0-[0-9a-f-]{36}", chat.shown)
 
 
+def test_a_question_that_somebody_else_answers_is_taken_back(home: Path, env: dict[str, str]) -> None:
+    with worker(home, env, "cli_agents:payer"):
+        chat = Terminal(home, env, "chat", "--name", "payer")
+        chat.until("> ")
+        chat.types("Pay.\n")
+        chat.until("allow. y/a/n: ")
+        elsewhere = run(home, env, "chat", "--session", session_of(re.sub(r"\x1b\[\d*m", "", chat.shown)), typed="y\n")
+        chat.until("somebody else has answered")
+        chat.until("completed")
+        chat.until("> ")
+        chat.types("\x04")
+        assert chat.ends() == 0
+
+    assert "paid 100" in elsewhere.stdout
+
+
 def test_no_color_is_respected_and_ctrl_c_at_the_prompt_leaves(home: Path) -> None:
     chat = Terminal(home, {"NO_COLOR": "1", "TURNSTREAM_REDIS_URL": ""}, "chat", "cli_agents:payer")
     chat.until("> ")
