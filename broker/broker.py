@@ -91,7 +91,8 @@ class Broker:
                 await asyncio.sleep(wait * (0.5 + random.random() / 2))  # noqa: S311 - jitter, not a secret
                 wait = min(wait * 2, most)
             except redis_errors.ResponseError as refused:
-                if "OOM command not allowed" not in str(refused):  # Redis 6.2 wraps it, so its type does not tell
+                # Redis 6.2 wraps it, so its type does not tell; of newer ones the client library cuts the code off.
+                if "command not allowed when used memory" not in str(refused):
                     raise
                 raise SessionBusyError(
                     f"{name}: the broker is out of memory and took nothing; free memory or raise maxmemory, then try again"

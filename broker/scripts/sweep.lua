@@ -7,6 +7,7 @@
 --@include session enqueue
 local found = redis.call('ZRANGE', base .. 'active', offset, int(tonumber(offset) + tonumber(page) - 1))
 local back, forgotten = 0, 0
+redis.call('ZREM', base .. 'active', '-')  -- as `permit`: these turns were accepted
 for _, sid in ipairs(found) do
   local s = load_session(sid)
   if not s or s.turn == '' then

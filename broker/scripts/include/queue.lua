@@ -3,6 +3,7 @@
 local function parse_job(id) return string.match(id, '([^:{}]+):([^:]+):(%d+)$') end
 
 local function tick(queue, lease)
+  redis.call('ZREM', queue .. ':running', '-')  -- as `permit`: leases must not lapse because memory is full
   local last = tonumber(redis.call('GET', queue .. ':tick') or '-1')
   redis.call('SET', queue .. ':tick', int(now), 'PX', int(math.max(lease * 100, 3600000)))
   local away = last >= 0 and (now - last > lease / 3 or last > now)
