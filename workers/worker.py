@@ -94,8 +94,9 @@ class TurnWorker(Worker):
                 if name == agent.name:
                     await self._renew(name, key)
             if self._bell is not None:
-                self._bell.cancel()
+                before = self._bell
                 self._bell = asyncio.create_task(self._forever(self._hear_bell), name="worker bell")
+                await _end(before)
             self._due.set()
 
     def _queues(self) -> list[tuple[str, str]]:
@@ -121,10 +122,7 @@ class TurnWorker(Worker):
                     wait = 0.1
                 await self._wait_for_work(wait)
         finally:
-            beside.append(self._bell)
-            for task in beside:
-                task.cancel()
-            await asyncio.gather(*beside, return_exceptions=True)
+            await asyncio.gather(*(_end(task) for task in (*beside, self._bell)))
 
     async def _forever(self, loop: Any) -> None:
         back = 0.05
@@ -351,6 +349,13 @@ class TurnWorker(Worker):
             for name, key in self._queues():
                 await queue.leave(self.broker, key, worker=self.id, agent=name, budget=0.5)
         log.info("worker_stopped", worker=self.id, finished=self.finished_turns, handed_back=self.handed_back)
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    """Cancel a task until it has ended: Python 3.11's wait_for, in fakeredis, swallows a cancellation that meets its result."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=_SWALLOWED_S)
 
 
 def _version() -> str:
