@@ -1,0 +1,172 @@
+"""The request of a model call: one that a provider accepts, whatever happened before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from histories import Told
+from hypothesis import given, settings
+from pydantic import BaseModel
+from test_steps import told_histories
+
+from broker.protocol.content import ContentAnnotations, TextContentBlock, content_text, content_to_wire
+from workers.agent import AgentDefinition
+from workers.fold import History
+from workers.models import (
+    AssistantMessage,
+    ContextNote,
+    ModelMessage,
+    RequestedCall,
+    SystemMessage,
+    ToolMessage,
+    UserMessage,
+)
+from workers.prompt import build_request, messages
+from workers.scripted import ScriptedModel
+from workers.tools import tool
+
+
+def short(message: ModelMessage) -> tuple[str, ...]:
+    """A message as its kind and its text, then its calls."""
+    match message:
+        case AssistantMessage(said, calls):
+            return ("assistant", said, *(call.id for call in calls))
+        case ToolMessage(call_id, _, content, is_error):
+            return ("error" if is_error else "tool", call_id, content_text(content))
+        case SystemMessage(content):
+            return ("system", content_text(content))
+        case UserMessage(content):
+            return ("user", content_text(content))
+        case ContextNote(content):
+            return ("context", content_text(content))
+
+
+def request(history: History, **options: Any) -> list[tuple[str, ...]]:
+    customization = options.pop("customization", {})
+    definition = AgentDefinition(model=ScriptedModel(), **options)
+    return [short(message) for message in build_request(definition, customization, history).messages]
+
+
+def test_a_conversation() -> None:
+    told = Told().user("be kind", role="system").user("hi").reply("let me see", "a", "b").result("b").result("a", "ran")
+
+    assert request(told.reply("so").user("thanks").history) == [
+        ("system", "be kind"),
+        ("user", "hi"),
+        ("assistant", "let me see", "a", "b"),
+        ("tool", "a", "ran"),
+        ("tool", "b", "done"),
+        ("assistant", "so"),
+        ("user", "thanks"),
+    ]
+
+
+def test_context_stands_before_the_message_it_was_sent_with() -> None:
+    told = Told().user("hi").user("noted", role="context").user("more")
+
+    assert request(told.history) == [("context", "noted"), ("user", "hi"), ("user", "more")]
+
+
+def test_unread_messages_stand_after_the_results() -> None:
+    told = Told().user("hi").user("while it wrote").reply("x", "a", read=2).result("a").user("while it ran")
+
+    assert [kind for kind, *_ in request(told.history)] == ["user", "assistant", "tool", "user", "user"]
+
+
+@pytest.mark.parametrize(
+    ("started", "said"),
+    [
+        (True, "client.t was interrupted while it ran; what it did is not known."),
+        (False, "client.t was not run: the turn was interrupted before it started."),
+    ],
+)
+def test_a_call_without_a_result_says_so(said: str, *, started: bool) -> None:
+    told = Told().user("hi").reply("", "a")
+    if started:
+        told.started("a")
+
+    assert request(told.next_turn().user("again").history)[2] == ("error", "a", said)
+
+
+@given(told_histories())
+@settings(max_examples=200, deadline=None)
+def test_each_call_is_followed_by_its_result(drawn: tuple[History, frozenset[str]]) -> None:
+    told = list(messages(drawn[0]))
+
+    at = 0
+    while at < len(told):
+        message = told[at]
+        assert not isinstance(message, ToolMessage)
+        at += 1
+        if isinstance(message, AssistantMessage):
+            for call in message.calls:
+                result = told[at]
+                assert isinstance(result, ToolMessage)
+                assert result.call_id == call.id
+                at += 1
+
+
+def test_what_is_not_for_the_assistant_is_not_shown_to_it() -> None:
+    told = Told()
+    blocks = [
+        TextContentBlock(text="for all", meta={"secret": 1}),
+        TextContentBlock(text="for the user", annotations=ContentAnnotations(audience=["user"])),
+        TextContentBlock(text="for both", annotations=ContentAnnotations(audience=["user", "assistant"])),
+    ]
+    content = [*(content_to_wire(block) for block in blocks), {"type": "hologram", "data": "x"}]
+    told.entry({"type": "message", "id": "u", "role": "user", "content": content})
+    told.reply("", "a")
+    told.entry(
+        {"type": "toolResult", "id": "r", "toolCallId": "a", "name": "client.t", "content": content, "meta": {"k": 1}}
+    )
+
+    user, _, result = messages(told.history)
+
+    assert isinstance(user, UserMessage)
+    assert isinstance(result, ToolMessage)
+    for shown in (user.content, result.content):
+        assert [block.text for block in shown if isinstance(block, TextContentBlock)] == ["for all", "for both"]
+        assert len(shown) == 2
+        assert shown[0] == TextContentBlock(text="for all")
+
+
+def test_a_request_holds_what_the_definition_says() -> None:
+    class Verdict(BaseModel):
+        good: bool
+
+    @tool
+    def look(at: str) -> str:
+        """Look at it."""
+        return at
+
+    definition = AgentDefinition(
+        model=ScriptedModel(),
+        instructions="Be brief.",
+        tools=[look],
+        temperature=0.5,
+        reasoning_effort="low",
+        output_type=Verdict,
+    )
+    customization = {"additional_instructions": "In French.", "reasoning_effort": "high"}
+
+    made = build_request(definition, customization, Told().user("hi").history)
+
+    assert made.instructions == "Be brief.\n\nIn French."
+    assert (made.temperature, made.reasoning_effort) == (0.5, "high")
+    assert [(spec.id, spec.description) for spec in made.tools] == [("client.look", "Look at it.")]
+    assert made.output_schema == Verdict.model_json_schema()
+    assert build_request(definition, {}, History()).reasoning_effort == "low"
+
+
+def test_arguments_are_shown_as_they_were_made() -> None:
+    told = Told().user("hi")
+    told.entry(
+        {"type": "toolCall", "id": "e", "toolCallId": "a", "name": "client.t", "arguments": {"n": [1, None]}},
+        reply={"read": 2},
+        call={"decision": "run"},
+    )
+
+    _, assistant, _ = messages(told.history)
+
+    assert assistant == AssistantMessage("", (RequestedCall("a", "client.t", {"n": [1, None]}),))
