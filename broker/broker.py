@@ -115,6 +115,10 @@ class Broker:
             replication = await self.client.info("replication")
         except redis_errors.NoPermissionError:
             return  # an access list may hide INFO; the first command will say what is wrong
+        except redis_errors.AuthenticationError as refused:
+            raise BrokerUnavailableError(
+                "The broker refuses the user and password of TURNSTREAM_REDIS_URL: correct them there."
+            ) from refused
         except TRANSIENT as away:
             raise BrokerUnavailableError(
                 f"The broker at TURNSTREAM_REDIS_URL cannot be reached ({type(away).__name__}): start it, or correct the URL."

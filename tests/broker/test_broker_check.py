@@ -1,0 +1,159 @@
+"""The check at start: a broker that would lose data is refused, with one sentence that says what to change."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from holders import command
+from real_server import RealServer, free_port, serving
+
+from broker.broker import Broker
+from broker.protocol.errors import BrokerUnavailableError
+from broker.settings import Settings
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServer]:
+    with serving(tmp_path_factory.mktemp("checked")) as running:
+        yield running
+
+
+@pytest.fixture
+async def checked(server: RealServer) -> AsyncIterator[Broker]:
+    """A broker on a server of its own; its settings are put back."""
+    broker = Broker(Settings(redis_url=server.url, prefix="check:"))
+    yield broker
+    for name, value in (("maxmemory-policy", "noeviction"), ("min-replicas-to-write", "0"), ("maxmemory", "0")):
+        await broker.client.config_set(name, value)
+    await command(broker, "REPLICAOF", "NO", "ONE")
+    await broker.client.flushdb()
+    await broker.close()
+
+
+async def refusal(broker: Broker) -> str:
+    with pytest.raises(BrokerUnavailableError) as refused:
+        await broker.check()
+    said = str(refused.value)
+    assert said.endswith(".")
+    assert "\n" not in said
+    return said
+
+
+async def test_a_sound_broker_passes(broker: Broker) -> None:
+    await broker.check()
+
+
+async def test_what_the_check_writes_goes_by_itself(checked: Broker) -> None:
+    await checked.check()
+
+    (key,) = await checked.client.keys("check:*")
+    assert 0 < await checked.client.pttl(key) <= 1000
+
+
+@pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl", "volatile-random"])
+async def test_a_broker_that_evicts_is_refused(checked: Broker, policy: str) -> None:
+    await checked.client.config_set("maxmemory-policy", policy)
+
+    said = await refusal(checked)
+
+    assert policy in said
+    assert "set maxmemory-policy to noeviction" in said
+
+
+async def test_an_old_server_is_refused(checked: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = checked.client.info
+
+    async def old(section: str) -> Any:
+        return {**await real(section), **({"redis_version": "6.0.16"} if section == "server" else {})}
+
+    monkeypatch.setattr(checked.client, "info", old)
+
+    said = await refusal(checked)
+
+    assert "Redis 6.0.16" in said
+    assert "6.2 or newer" in said
+
+
+@pytest.mark.parametrize("version", ["6.2.0", "7.4.1", "10.0.0"])
+async def test_newer_servers_pass(checked: Broker, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = checked.client.info
+
+    async def newer(section: str) -> Any:
+        return {**await real(section), **({"redis_version": version} if section == "server" else {})}
+
+    monkeypatch.setattr(checked.client, "info", newer)
+
+    await checked.check()
+
+
+async def test_a_replica_is_refused(checked: Broker) -> None:
+    await command(checked, "REPLICAOF", "127.0.0.1", free_port())
+
+    assert "read-only replica: let TURNSTREAM_REDIS_URL name the primary" in await refusal(checked)
+
+
+async def test_a_server_that_takes_no_writes_is_refused(checked: Broker) -> None:
+    await checked.client.config_set("min-replicas-to-write", 3)
+
+    said = await refusal(checked)
+
+    assert "refuses writes" in said
+    assert "replicas" in said.lower()
+
+
+async def test_a_full_server_passes(checked: Broker) -> None:
+    """What runs there goes on; new work is refused with an error of its own."""
+    await checked.client.config_set("maxmemory", 1)
+
+    await checked.check()
+
+
+async def test_a_server_that_is_not_there_is_named() -> None:
+    broker = Broker(Settings(redis_url=f"redis://127.0.0.1:{free_port()}/0"))
+
+    assert "TURNSTREAM_REDIS_URL cannot be reached" in await refusal(broker)
+    await broker.close()
+
+
+@pytest.mark.parametrize(
+    ("allowed", "said"),
+    [
+        ("+@all -info", None),
+        ("+@all -config", None),
+        ("+@all -set", "give this user write access"),
+    ],
+)
+async def test_users_with_few_rights(checked: Broker, server: RealServer, allowed: str, said: str | None) -> None:
+    await command(checked, "ACL", "SETUSER", "few", "reset", "on", ">pw", "~*", "&*", *allowed.split())
+    url = server.url.replace("127.0.0.1", "few:pw@127.0.0.1")
+    broker = Broker(Settings(redis_url=url, prefix="check:"))
+
+    if said is None:
+        await broker.check()
+    else:
+        assert said in await refusal(broker)
+    await broker.close()
+    await command(checked, "ACL", "DELUSER", "few")
+
+
+async def test_a_wrong_password_is_said_so(server: RealServer) -> None:
+    broker = Broker(Settings(redis_url=server.url.replace("127.0.0.1", "nobody:secret@127.0.0.1")))
+
+    said = await refusal(broker)
+
+    await broker.close()
+    assert "secret" not in said
+    assert "refuses the user and password" in said
+
+
+async def test_a_password_that_is_missing_is_said_so(checked: Broker, server: RealServer) -> None:
+    await checked.client.config_set("requirepass", "pw")
+    broker = Broker(Settings(redis_url=server.url))
+
+    said = await refusal(broker)
+
+    await checked.client.config_set("requirepass", "")
+    await broker.close()
+    assert "refuses the user and password" in said
