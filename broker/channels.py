@@ -7,15 +7,17 @@ from collections.abc import AsyncGenerator, Sequence
 from broker.broker import Broker
 
 
-async def pop_token(broker: Broker, keys: Sequence[str], seconds: float) -> AsyncGenerator[str | None, None]:
-    """Yield the key of each token popped from `keys`, or None after `seconds` without one. Raises what a connection raises."""
+async def pop_token(
+    broker: Broker, keys: Sequence[str], seconds: float
+) -> AsyncGenerator[tuple[str, str] | None, None]:
+    """Yield each token popped from `keys`, with its key before it; or None after `seconds` without one. Raises what a connection raises."""
     connection = broker.connection(timeout=seconds + broker.settings.socket_timeout)
     try:
         await connection.connect()  # type: ignore[no-untyped-call] # redis-py has no types here
         while True:
             await connection.send_command("BLPOP", *keys, seconds)
             reply = await connection.read_response()
-            yield reply[0].decode() if reply else None
+            yield (reply[0].decode(), reply[1].decode()) if reply else None
     finally:
         await connection.disconnect(nowait=True)
 

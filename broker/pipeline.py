@@ -60,6 +60,7 @@ class Pipeline:
         self._connection: aioredis.Connection | None = None
         self._waiting: deque[_Call] = deque()
         self._sender: asyncio.Task[None] | None = None
+        self._closed = False
 
     async def command(self, *command: Argument) -> Any:
         """Send one command and return its reply. Raises what the broker or the connection raised."""
@@ -72,20 +73,27 @@ class Pipeline:
     def _issue(self, command: _Command, script: Script | None) -> asyncio.Future[Any]:
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Call(command, script, reply))
-        if self._sender is None:
-            self._sender = asyncio.create_task(self._send_waiting(), name="broker pipeline")
+        self._send_soon()
         return reply
 
+    def _send_soon(self) -> None:
+        if self._sender is None:
+            self._sender = asyncio.create_task(self._send_waiting(), name="broker pipeline")
+            self._sender.add_done_callback(self._stopped)
+
     async def _send_waiting(self) -> None:
-        try:
-            while self._waiting:
-                batch = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
-                await self._send(batch)
-        finally:
-            self._sender = None
-            for call in self._waiting:  # only when cancelled: the loop above empties it
-                call.reply.cancel()
-            self._waiting.clear()
+        while self._waiting:
+            batch = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
+            await self._send(batch)
+
+    def _stopped(self, _sender: asyncio.Task[None]) -> None:
+        """What was issued since the sender looked last, or while it was cancelled with its loop, gets a sender of its own.
+
+        A callback, and not the sender's own last step: one that is cancelled before its first step never gets there.
+        """
+        self._sender = None
+        if self._waiting and not self._closed:
+            self._send_soon()
 
     async def _send(self, batch: list[_Call]) -> None:
         try:
@@ -145,8 +153,12 @@ class Pipeline:
 
     async def close(self) -> None:
         """Stop sending; what waits is cancelled."""
+        self._closed = True
         if self._sender is not None:
             self._sender.cancel()
             await asyncio.gather(self._sender, return_exceptions=True)
+        for call in self._waiting:
+            call.reply.cancel()
+        self._waiting.clear()
         if self._connection is not None:
             await self._connection.disconnect(nowait=True)

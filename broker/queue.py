@@ -47,6 +47,14 @@ def read_job(job_id: str, body: bytes) -> Job:
     return Job(job_id, function, match[1], match[2], int(match[3]))
 
 
+def rung_job(job_id: str) -> Job:
+    """Return the job that a wake token names, whose body nobody has read. Raises `BadJobError` naming the id."""
+    match = _JOB_ID.match(job_id)
+    if match is None:
+        raise BadJobError(f"job {job_id}: this is no job id of ours")
+    return Job(job_id, "run_turn", match[1], match[2], int(match[3]))
+
+
 def dumps(value: Any) -> bytes:
     """Arq's job serializer: JSON, never pickle. What JSON cannot hold becomes its `repr`."""
     return orjson.dumps(value, default=repr)

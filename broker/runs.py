@@ -28,9 +28,22 @@ class Begun:
 
 
 async def begin(
-    broker: Broker, session_id: str, *, job: str, turn: str, wake: int, fence: str, worker: str, after: str, page: int
-) -> Begun | Literal["dropped", "newer", "dead"]:
-    """Take a claimed job up: count the attempt, write the fence, read the log's first `page` records after `after`."""
+    broker: Broker,
+    session_id: str,
+    *,
+    job: str,
+    turn: str,
+    wake: int,
+    fence: str,
+    worker: str,
+    after: str,
+    page: int,
+    lease: float | None = None,
+) -> Begun | Literal["dropped", "taken", "newer", "dead"]:
+    """Take a claimed job up: count the attempt, write the fence, read the log's first `page` records after `after`.
+
+    With a `lease` (seconds) the job is claimed in the same call; `taken` when it is not in its queue any more.
+    """
     reply = await broker.run(
         "begin",
         session_key(broker, session_id),
@@ -44,11 +57,14 @@ async def begin(
         max_attempts=broker.settings.max_attempts,
         after=after,
         page=page,
+        lease="" if lease is None else int(lease * 1000),
     )
     match reply[0]:
         case b"begun":
             attempt, last, agent = int(reply[1]), reply[2].decode(), reply[3].decode()
             return Begun(attempt, last, agent, reply[4], reply[5], pairs_of(reply[6:]))
+        case b"taken":
+            return "taken"
         case b"newer":
             return "newer"
         case b"dead":

@@ -163,7 +163,7 @@ class TurnWorker(Worker):
                 await self._due.wait()
         self._due.clear()
 
-    async def _start(self, key: str, job_id: str, body: bytes) -> None:
+    async def _start(self, key: str, job_id: str, body: bytes | None) -> None:
         await self.sem.acquire()
         self.job_counter += 1
         task = self.loop.create_task(self._run(key, job_id, body), name=f"turn {job_id}")
@@ -178,7 +178,10 @@ class TurnWorker(Worker):
             self._due.set()
 
     async def _hear_bell(self) -> None:
-        """A token in a wake list says that a job is there; the queue alone says which."""
+        """A token says that a job is there, and which; the queue alone says whether it still is.
+
+        An idle worker begins the job it was rung for, one call in all; a busy one claims what is due together.
+        """
         keys = [f"{key}:wake" for _, key in self._queues()]
         if not keys:
             await asyncio.get_running_loop().create_future()  # until it serves an agent, and is started anew
@@ -186,10 +189,14 @@ class TurnWorker(Worker):
             async for token in tokens:
                 if token is None:
                     continue
+                wake, job_id = token
+                if self.job_counter * 2 < self.max_jobs and job_id not in self.tasks:
+                    await self._start(wake.removesuffix(":wake"), job_id, None)
+                    continue
                 if self.job_counter < self.max_jobs:
                     self._due.set()
                     continue
-                await self.broker.commands.command("LPUSH", token, "1")  # handed on: others have slots
+                await self.broker.commands.command("LPUSH", wake, job_id)  # handed on: others have slots
                 while self.job_counter >= self.max_jobs:
                     await asyncio.wait(self.tasks.values(), return_when=asyncio.FIRST_COMPLETED)
 
@@ -240,7 +247,7 @@ class TurnWorker(Worker):
 
     # One job.
 
-    async def _run(self, key: str, job_id: str, body: bytes) -> None:
+    async def _run(self, key: str, job_id: str, body: bytes | None) -> None:
         self._held[job_id] = (key, "")
         try:
             await self.run_job(job_id, 0, key=key, body=body)
@@ -254,9 +261,12 @@ class TurnWorker(Worker):
         finally:
             self._held.pop(job_id, None)
 
-    async def run_job(self, job_id: str, score: int, *, key: str = "", body: bytes = b"") -> None:  # noqa: ARG002 - arq's signature
-        """Begin a claimed job and run its function; what it meets decides what becomes of the turn."""
-        job = queue.read_job(job_id, body)
+    async def run_job(self, job_id: str, score: int, *, key: str = "", body: bytes | None = None) -> None:  # noqa: ARG002 - arq's signature
+        """Begin a job, one that was claimed or (without a body) rung for, and run its function.
+
+        What the run meets decides what becomes of the turn.
+        """
+        job = queue.rung_job(job_id) if body is None else queue.read_job(job_id, body)
         self._held[job_id] = (key, job.session_id)
         self._fence += 1
         fence = f"{self.id}:{self._fence}"
@@ -271,6 +281,7 @@ class TurnWorker(Worker):
             worker=self.id,
             after=history.last,
             page=_PAGE,
+            lease=self.broker.settings.lease if body is None else None,
         )
         if not isinstance(begun, Begun):
             log.info("job_not_begun", worker=self.id, job=job_id, reason=begun)

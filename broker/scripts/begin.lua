@@ -1,9 +1,11 @@
 -- begin: a claimed job starts to run. Counts the attempt, writes the fence, gives the log's tail.
 --
 -- KEYS    session
--- ARGV    sid job turn wake fence worker protocol max_attempts after page
--- RETURN  dropped: the turn is not at that wake, its id is gone | newer: a record protocol this worker cannot read
---         dead: attempts are used up, the turn has ended | begun attempts last-id agent inputs customization, then id body …
+-- ARGV    sid job turn wake fence worker protocol max_attempts after page lease
+--         lease: in ms, and the job is claimed here, if it is still due: a worker that was rung for it needs no other call;
+--         '' = it was claimed before
+-- RETURN  dropped: the turn is not at that wake, its id is gone | taken: it is not in its queue
+--         newer: a record protocol this worker cannot read | dead: attempts are used up, the turn has ended | begun attempts last-id agent inputs customization, then id body …
 -- EVENTS  a notice from the second attempt on; the turn's end when dead
 --@include session emit enqueue end_turn
 local s = load_session(sid)
@@ -12,6 +14,10 @@ if not s or s.turn ~= turn or int(s.wake) ~= wake then
   redis.call('DEL', 'arq:job:' .. job)
   if queue then redis.call('ZREM', queue .. ':running', job) end
   return {'dropped'}
+end
+if lease ~= '' and s.fence ~= fence then
+  if redis.call('ZREM', queue, job) == 0 then return {'taken'} end
+  redis.call('ZADD', queue .. ':running', int(now + tonumber(lease)), job)
 end
 if tonumber(s.protocol) > tonumber(protocol) then
   redis.call('ZREM', queue .. ':running', job)

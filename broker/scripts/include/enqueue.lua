@@ -3,8 +3,9 @@ local function job_id(s, wake) return tag .. prefix .. s.sid .. ':' .. s.turn ..
 
 local function queue_key(s) return base .. 'queue:' .. s.queue end
 
-local function ring(queue)
-  redis.call('LPUSH', queue .. ':wake', '1')
+-- A token names the job, so that an idle worker need not ask for it; it is a hint all the same: the queue is the truth.
+local function ring(queue, id)
+  redis.call('LPUSH', queue .. ':wake', id)
   redis.call('LTRIM', queue .. ':wake', 0, 1023)
   redis.call('PEXPIRE', queue .. ':wake', 60000)
 end
@@ -17,7 +18,7 @@ local function enqueue(s, delay)
   redis.call('SET', 'arq:job:' .. id, '{"t":null,"f":"run_turn","a":["' .. s.sid .. '","' .. s.turn .. '",'
     .. int(s.wake) .. '],"k":{},"et":' .. int(now) .. '}')
   redis.call('ZADD', queue, int(now + (delay or 0)), id)
-  if not delay then ring(queue) end
+  if not delay then ring(queue, id) end
   s.job, s.fence = 'queued', ''
   return id
 end
