@@ -103,14 +103,24 @@ class Wait:
 
     async def run(self) -> TurnState[Any]:
         """Return the turn's record once it has ended, waits on a callback, or time is up."""
+        try:
+            return await self._run()
+        except asyncio.CancelledError as cancelled:
+            cancelled.add_note(
+                f"The wait was left; turn {self._turn_id} of session {self._session_id} goes on. "
+                f"To stop it: await session.turn({self._turn_id!r}).interrupt()"
+            )
+            raise
+
+    async def _run(self) -> TurnState[Any]:
         read = await self._read()
         on_event, after = self._options.on_event, self._options.after
         if read.end is not None and on_event is None:
             return read.state
-        if on_event is None:
+        if after is not None:
+            start = after  # also where nobody is handed events: reading from it tells whether the session ever had it
+        elif on_event is None:
             start = read.last
-        elif after is not None:
-            start = after
         else:
             start = read.previous_end or START
         if read.end is not None and start >= read.end:
@@ -120,12 +130,6 @@ class Wait:
         try:
             async with contextlib.aclosing(events):
                 return await self._follow(events, read)
-        except asyncio.CancelledError as cancelled:
-            cancelled.add_note(
-                f"The wait was left; turn {self._turn_id} of session {self._session_id} goes on. "
-                f"To stop it: await session.turn({self._turn_id!r}).interrupt()"
-            )
-            raise
         finally:
             for task in self._answering.values():
                 task.cancel()
@@ -185,7 +189,7 @@ class Wait:
     async def _deliver(self, event: Event) -> None:
         position = parse_cursor(self._session_id, event.id)
         self._at = position
-        if self._options.on_event is None or (self._options.after is None and position < self._from):
+        if self._options.on_event is None or position < self._from:
             return
         await called(self._options.on_event, event)
 
