@@ -218,6 +218,8 @@ async def test_a_wait_refuses_a_foreign_cursor_before_it_reads_and_an_unknown_on
         await session.turn("00000000-0000-4000-8000-000000000000").result(after=foreign)
     with pytest.raises(agents.InvalidCursorError):
         await turn.result(after=f"{session.id}:99-1796000000000", on_event=print)
+    with pytest.raises(agents.InvalidCursorError):
+        await turn.result(after=f"{session.id}:99-1796000000000")
     gate.open.set()
 
 
@@ -334,6 +336,21 @@ async def test_a_wait_hands_over_the_turn_from_its_message_to_its_end(home: Home
     assert words(got) == words(again) == spelled(STARTED, REPLIED, "turn terminated | ended Completed")
     assert lasting(got) == lasting(again)
     assert {event.turn_id for event in got} == {state.turn_id, None}
+
+
+async def test_a_wait_from_an_older_cursor_hands_over_nothing_of_earlier_turns(home: Home) -> None:
+    session = await (await home.agent(StepModel())).start_session()
+    first = done(await session.run("one"))
+    await session.run("two")
+    await session.rename("sums")
+    third = started(await session.start_turn("three"))
+    got: list[agents.Event] = []
+    await third.result(after=first, on_event=got.append)
+    again: list[agents.Event] = []
+    await third.result(after=first, on_event=again.append)
+
+    assert words(got) == words(again) == spelled(STARTED, REPLIED, "turn terminated | ended Completed")
+    assert {event.turn_id for event in got} == {third.id, None}
 
 
 async def test_a_turn_that_already_runs_is_handed_over_from_its_start(home: Home) -> None:
