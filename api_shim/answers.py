@@ -27,7 +27,7 @@ from broker.protocol.callbacks import (
 from broker.protocol.content import content_to_wire
 from broker.protocol.errors import SdkError, SessionNotFoundError
 from broker.protocol.records import AlreadySettled, Answered, NotFound
-from broker.protocol.values import JsonValue, clean_text
+from broker.protocol.values import JsonValue, clean_text, watch_replaced
 from broker.protocol.wire import entry_tail, resolved_tail
 from broker.transitions import Raw
 
@@ -76,7 +76,10 @@ async def send_answer(
     found = await find_callback(place, session_id, callback_id)
     if isinstance(found, (AlreadySettled, NotFound)):
         return found
-    wire, call, result = _checked(found, answer, definition)
+    with watch_replaced() as replaced:
+        wire, call, result = _checked(found, answer, definition)
+    if replaced:
+        wire["replaced"] = True  # so that the worker flags the entry it becomes
     resolved = resolved_tail(callback_id, "answered", wire)
     sent = await transitions.answer(place.broker, session_id, callback_id, resolved, call=call, result=result)
     match sent:

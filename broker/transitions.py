@@ -18,6 +18,7 @@ from broker.protocol.errors import (
     SessionNotFoundError,
     SessionTerminatedError,
 )
+from broker.protocol.wire import INLINE_LIMIT, tail
 from broker.scripting import Argument
 
 PROTOCOL: Final = 1
@@ -130,12 +131,12 @@ class Message:
     def values(self) -> list[Argument]:
         """Return the `...contents` of `start` and `steer`."""
         values: list[Argument] = []
-        for tail in self.tails:
-            if isinstance(tail, tuple):
-                blob, reference = tail
+        for each in self.tails:
+            if isinstance(each, tuple):
+                blob, reference = each
                 values += ["blob", blob.id, blob.body, reference]
             else:
-                values.append(tail)
+                values.append(each)
         return values
 
 
@@ -233,8 +234,20 @@ async def answer(
     `resolved` is the tail of its CallbackResolved; for a client tool, `call` is the open field of its call and `result` the
     bytes that complete it from now on.
     """
+    blob: list[Argument] = []
+    if len(resolved) > INLINE_LIMIT:
+        blob = [new_id(), resolved]
+        resolved = tail({"type": "callbackResolved", "blob": blob[0]})
     reply = await _session_verb(
-        broker, "answer", session_id, callback=callback_id, nonce=new_id(), resolved=resolved, call=call, result=result
+        broker,
+        "answer",
+        session_id,
+        blob,
+        callback=callback_id,
+        nonce=new_id(),
+        resolved=resolved,
+        call=call,
+        result=result,
     )
     match reply[0]:
         case b"answered":

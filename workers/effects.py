@@ -90,13 +90,19 @@ class Effects:
     def ask(self, callback: Record) -> None:
         """Open a callback."""
         record: Record = {"type": "callbackOpened", "callback": callback}
-        self.values += ["q", callback["id"], tail(record)]
+        body = self.stored(record)
+        self.values += ["q", callback["id"], body]
         self.records.append(record)
         self.asks += 1
 
     def notice(self, message: str, *, level: str, source: str | None, details: JsonValue = None) -> None:
         """Append a notice for the developer."""
         self.event({"type": "notice", "level": level, "message": message, "source": source, "details": details})
+
+    def replaced(self, entry_id: str, what: str) -> None:
+        """Say of an entry that halves of characters were replaced in it."""
+        message = f"{what} held half characters, which were replaced."
+        self.notice(message, level="warning", source=f"entry:{entry_id}", details={"reason": "replaced_text"})
 
 
 def escaped(text: str) -> bytes:

@@ -7,7 +7,7 @@ the log alone says what is still to do, and a decision is never taken twice.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
@@ -21,7 +21,7 @@ from broker.protocol.callbacks import (
     client_call_to_wire,
 )
 from broker.protocol.records import TokenUsage
-from broker.protocol.values import JsonValue, clean_json, clean_text, dumps, is_clean
+from broker.protocol.values import JsonValue, clean_json, clean_text, dumps, is_clean, watch_replaced
 from broker.protocol.wire import tail
 from workers.agent import AgentDefinition
 from workers.client_tools import ClientTool
@@ -158,22 +158,17 @@ class ReplyWriter:
             effects.completed(part.entry(part.text), private if part.open else None)
             effects.close(part.entry_id)
             private = {} if part.open else private
-            if part.clean.replaced:
-                effects.notice(
-                    "The model's text held half characters, which were replaced.",
-                    level="warning",
-                    source=f"entry:{part.entry_id}",
-                )
         if self._message.text:
             effects.last_text(self._message.text)
         questions: list[Record] = []
-        for call in self._unique(self._calls, history):
+        replaced = [part.entry_id for part in (self._reasoning, self._message) if part.entry_id and part.clean.replaced]
+        for call, halves in self._cleaned(self._calls, history):
             decided, question = self._decide(call, history)
             entry: Record = {
                 "type": "toolCall",
                 "id": new_id(),
                 "toolCallId": call.id,
-                "name": self._full_name(call.name),
+                "name": call.name,
                 "arguments": call.arguments,
             }
             effects.entry(entry, {**private, "call": decided})
@@ -182,34 +177,40 @@ class ReplyWriter:
             effects.keep(f"call:{call.id}", error_entry(new_id(), call.id, entry["name"], cut))
             if question is not None:
                 questions.append(question)
+            if halves:
+                replaced.append(entry["id"])
         for question in questions:
             effects.ask(question)
+        for entry_id in replaced:
+            effects.replaced(entry_id, "What the model wrote")
         if effects:
             await self._writer.write(effects)
         if private:
             history.note_silence(self._read, self._usage)
         return not private
 
-    def _full_name(self, name: str) -> str:
-        known = self._definition.tool(name)
-        return known.id if known is not None else clean_text(name)
+    def _cleaned(self, calls: Iterable[ModelToolCall], history: History) -> Iterator[tuple[ModelToolCall, bool]]:
+        """Calls as they are stored, and whether text of theirs was replaced.
 
-    def _unique(self, calls: Iterable[ModelToolCall], history: History) -> Iterable[ModelToolCall]:
-        """A call id is unique in its session: one that a provider repeats, or that is no plain text, is replaced."""
+        A call id is unique in its session: one that a provider repeats, or that is no plain text, is replaced.
+        """
         seen = set(history.call_ids)
         for call in calls:
             good = bool(call.id) and call.id not in seen and is_clean(call.id) and call.id.isprintable()
             call_id = call.id if good else f"call_{new_id()}"
             seen.add(call_id)
-            arguments = call.arguments if call.malformed else clean_json(call.arguments, "arguments")
-            yield ModelToolCall(call_id, call.name, arguments, call.malformed)
+            known = self._definition.tool(call.name)
+            with watch_replaced() as replaced:
+                name = known.id if known is not None else clean_text(call.name)
+                arguments, malformed = _arguments(call)
+            yield ModelToolCall(call_id, name, arguments, malformed), bool(replaced)
 
     def _decide(self, call: ModelToolCall, history: History) -> tuple[Record, Record | None]:
         """What to do with a call, and the question it raises. Written with it, and never decided again."""
         known = self._definition.tool(call.name)
         if known is None:
             listed = ", ".join(spec.id for spec in self._definition.specs) or "none"
-            return {"decision": "refused", "text": f"There is no tool {call.name!r}. Known tools: {listed}."}, None
+            return {"decision": "refused", "text": f"There is no tool {call.name[:80]!r}. Known tools: {listed}."}, None
         if call.malformed:
             return {"decision": "refused", "text": f"The arguments of {known.id} are no valid JSON."}, None
         mode, policy = self._definition.permission_mode, self._definition.permission_policy
@@ -227,6 +228,14 @@ class ReplyWriter:
             asked = ClientToolCall(tool_call_id=call.id, name=known.id, arguments=call.arguments)
             return {"decision": "client", "callback": callback}, client_call_to_wire(callback, asked, now)
         return {"decision": "run", "retrySafe": retry_safe}, None
+
+
+def _arguments(call: ModelToolCall) -> tuple[JsonValue, bool]:
+    """A call's arguments, and whether they are malformed; what JSON cannot hold is, and is not kept."""
+    try:
+        return clean_json(call.arguments, "arguments"), call.malformed
+    except (ValueError, RecursionError):
+        return None, True
 
 
 def _usage(usage: TokenUsage) -> Record:

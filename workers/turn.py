@@ -19,6 +19,7 @@ from broker.keys import new_id
 from broker.protocol.callbacks import ClientToolCall, client_call_to_wire
 from broker.protocol.content import content_to_wire
 from broker.protocol.records import ProtocolError, completed_to_wire, failed_to_wire
+from broker.protocol.values import watch_replaced
 from broker.runs import Begun
 from workers.agent import AgentDefinition
 from workers.client_tools import ClientTool
@@ -178,7 +179,7 @@ class TurnRun:
         tool = self.context.definition.tool(call.name)
         settled = self._settled(call, tool)
         if settled is not None:
-            await self._write_result(call, settled)
+            await self._write_result(call, settled, replaced=bool((call.answer or {}).get("replaced")))
         elif isinstance(tool, ClientTool):
             await self._ask_client(call)
         elif isinstance(tool, Tool):
@@ -210,7 +211,7 @@ class TurnRun:
             case _:
                 return error(interrupted_text(call.name, started=False))
 
-    async def _write_result(self, call: Call, entry: Record) -> None:
+    async def _write_result(self, call: Call, entry: Record, *, replaced: bool = False) -> None:
         effects = Effects()
         if call.started:
             effects.completed(entry)
@@ -218,6 +219,8 @@ class TurnRun:
             effects.entry(entry)
         effects.close(f"call:{call.tool_call_id}")
         effects.close(entry["id"])
+        if replaced:
+            effects.replaced(entry["id"], f"The result of {call.name}")
         await self._writer.write(effects)
 
     async def _ask_client(self, call: Call) -> None:
@@ -237,12 +240,13 @@ class TurnRun:
             effects.keep(entry_id, error_entry(entry_id, call.tool_call_id, call.name, cut))
             await self._writer.write(effects)
         limit = self.context.broker.settings.tool_timeout
-        result = await tool.call(call.arguments, self.context.inputs, limit)
-        try:
-            entry = _result(entry_id, call, result)
-        except ValueError as bad:
-            entry = _result(entry_id, call, error_result(f"The result of {call.name} cannot be stored: {bad}"))
-        await self._write_result(call, entry)
+        with watch_replaced() as replaced:
+            result = await tool.call(call.arguments, self.context.inputs, limit)
+            try:
+                entry = _result(entry_id, call, result)
+            except ValueError as bad:
+                entry = _result(entry_id, call, error_result(f"The result of {call.name} cannot be stored: {bad}"))
+        await self._write_result(call, entry, replaced=bool(replaced))
 
 
 def _result(entry_id: str, call: Call, result: ToolResult) -> Record:

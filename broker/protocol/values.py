@@ -1,7 +1,8 @@
 """JSON values, and text that is always valid UTF-8.
 
 Text from anywhere may hold half of a surrogate pair. It is replaced once, at the door, by U+FFFD; two halves that
-belong together become their character. What was replaced can be asked for (`is_clean`), so it is flagged, never silent.
+belong together become their character. What was replaced can be asked for (`is_clean`, `watch_replaced`), so it is flagged,
+never silent.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ import json
 import math
 import re
 import reprlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -38,12 +42,39 @@ def is_clean(text: str) -> bool:
     return _SURROGATE.search(text) is None
 
 
+@dataclass
+class Replaced:
+    """Whether text was replaced. True as soon as some was."""
+
+    seen: bool = False
+
+    def __bool__(self) -> bool:
+        return self.seen
+
+
+_WATCHING: Final[ContextVar[Replaced | None]] = ContextVar("turnstream_replaced", default=None)
+
+
+@contextmanager
+def watch_replaced() -> Iterator[Replaced]:
+    """Say whether the block replaced halves of characters, whatever function did it. An inner watch keeps it to itself."""
+    replaced = Replaced()
+    before = _WATCHING.set(replaced)
+    try:
+        yield replaced
+    finally:
+        _WATCHING.reset(before)
+
+
 def clean_text(text: str) -> str:
     """Return `text` with surrogate pairs joined and lone halves replaced by U+FFFD."""
     if is_clean(text):
         return text
     joined = _PAIR.sub(lambda pair: pair[0].encode("utf-16", "surrogatepass").decode("utf-16"), text)
-    return _SURROGATE.sub(REPLACEMENT, joined)
+    cleaned, halves = _SURROGATE.subn(REPLACEMENT, joined)
+    if halves and (watching := _WATCHING.get()) is not None:
+        watching.seen = True
+    return cleaned
 
 
 def clean_json(value: JsonValue, place: str = "value") -> JsonValue:

@@ -1,9 +1,9 @@
 -- answer: the first answer of a callback counts.
 --
 -- KEYS    session
--- ARGV    sid callback nonce resolved call result
+-- ARGV    sid callback nonce resolved call result ...blob
 --         resolved: the tail of callbackResolved, the answer among its private fields; call, result: for a client tool, the
---         open field of its call and the bytes that complete it from now on
+--         open field of its call and the bytes that complete it from now on; blob: id and body that `resolved` refers to, if any
 -- RETURN  answered | lost id body: another answer counted, in that record | unknown | missing
 -- EVENTS  callbackResolved, then turnUpdated(running) if none is open any more
 --@include session emit enqueue once
@@ -18,6 +18,7 @@ if not redis.call('HGET', s.asked, callback) then
   return {'lost', id, record and record[2][2] or ''}
 end
 redis.call('HDEL', s.asked, callback)
+if ARGV[blob] then redis.call('HSET', base .. 'blobs:' .. sid, ARGV[blob], ARGV[blob + 1]) end
 redis.call('HSET', s.settled, callback, emit(s, s.turn, resolved))
 if call ~= '' then
   local held = redis.call('HGET', base .. 'open:' .. sid, call)
