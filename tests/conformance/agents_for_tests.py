@@ -253,6 +253,11 @@ def entries_of(events: Iterable[agents.Event], kind: type[E]) -> list[E]:
     return [entry for entry in found if isinstance(entry, kind)]
 
 
+def lasting(events: list[agents.Event]) -> list[agents.Event]:
+    """What every reader gets: all but the deltas."""
+    return [event for event in events if not isinstance(event, agents.TextDelta)]
+
+
 def expect_pairs(events: Sequence[agents.Event]) -> None:
     """Each EntryAdded has exactly one EntryCompleted, after it; and each call its result."""
     for entry_id in {

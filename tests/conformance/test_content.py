@@ -72,7 +72,7 @@ CAMEL[0]["annotations"] = {"audience": ["user"], "priority": 0.5, "lastModified"
 
 
 @pytest.mark.parametrize("content", [BLOCKS, SNAKE, CAMEL], ids=["blocks", "snake_case", "camelCase"])
-async def test_every_kind_of_block_is_sent_and_read_back_the_same(home: Home, content: list[Any]) -> None:
+async def test_a_message_keeps_its_blocks_as_they_were_sent(home: Home, content: list[Any]) -> None:
     session = await (await home.agent(StepModel())).start_session()
     done(await session.run(content))
     entry = entries_of(await stored(session), agents.MessageEntry)[0]
@@ -81,7 +81,7 @@ async def test_every_kind_of_block_is_sent_and_read_back_the_same(home: Home, co
     assert entry.text == "look"
 
 
-async def test_the_text_of_a_message_is_that_of_its_text_blocks_joined(home: Home) -> None:
+async def test_a_message_s_text_is_its_text_blocks_joined(home: Home) -> None:
     session = await (await home.agent(StepModel())).start_session()
     image = agents.ImageContentBlock(uri="https://example.com/a.png")
     await session.run([agents.TextContentBlock(text="a"), image, agents.TextContentBlock(text="b")])
@@ -129,7 +129,7 @@ BAD: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("content", "named"), BAD, ids=range(len(BAD)))
-async def test_bad_content_is_refused_by_name_before_anything_changes(home: Home, content: Any, named: str) -> None:
+async def test_bad_input_is_refused_by_every_send_before_anything_changes(home: Home, content: Any, named: str) -> None:
     session = await (await home.agent(StepModel())).start_session()
     turn = session.turn("00000000-0000-4000-8000-000000000000")
 
@@ -288,7 +288,7 @@ async def test_what_a_tool_returns_becomes_content(home: Home, returned: Any, co
     assert (result.is_error, result.meta, result.name) == (False, {}, "client.give")
 
 
-async def test_a_failed_command_keeps_its_output(home: Home) -> None:
+async def test_a_failed_call_keeps_its_blocks_and_its_output(home: Home) -> None:
     output = {"stdout": "", "stderr": "no such file"}
 
     @agents.tool

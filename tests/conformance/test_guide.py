@@ -88,14 +88,14 @@ def without_ids(lines: list[str]) -> tuple[list[str], list[str]]:
     return said, texts
 
 
-async def test_following_a_turn_prints_its_events_in_the_guide_s_order(home: Home) -> None:
+async def test_show_prints_the_events_of_a_turn_in_the_documented_order(home: Home) -> None:
     said, texts = without_ids(await printed(home, "follow"))
 
     assert said == REVIEW
     assert texts[0] == "text: 'Alert '"
 
 
-async def test_the_conversation_is_shown_as_in_the_guide(home: Home) -> None:
+async def test_show_chat_prints_the_conversation(home: Home) -> None:
     lines = await printed(home, "chat")
 
     assert lines[:3] == [

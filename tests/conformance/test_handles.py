@@ -33,7 +33,7 @@ UNKNOWN = "00000000-0000-4000-8000-000000000000"
 # Handles.
 
 
-async def test_handles_of_one_session_at_one_place_are_equal_and_hash_alike(home: Home) -> None:
+async def test_handles_of_one_session_in_one_place_are_equal(home: Home) -> None:
     agent, other = await home.agent(StepModel()), await home.agent(StepModel())
     session = await agent.start_session()
     same = [agent.session(session.id), other.session(session.id), agents.session(session.id)]
@@ -48,7 +48,7 @@ async def test_handles_of_one_session_at_one_place_are_equal_and_hash_alike(home
     assert elsewhere != session
 
 
-async def test_handles_of_one_turn_of_one_session_are_equal_whatever_started(home: Home) -> None:
+async def test_turn_handles_are_equal_by_session_and_id(home: Home) -> None:
     agent = await home.agent(StepModel())
     session, other = await agent.start_session(), await agent.start_session()
     turn = started(await session.start_turn("hi"))
@@ -62,7 +62,7 @@ async def test_handles_of_one_turn_of_one_session_are_equal_whatever_started(hom
     await turn.result()
 
 
-def test_making_a_handle_sends_nothing_and_needs_no_loop() -> None:
+def test_making_a_handle_sends_nothing() -> None:
     agent = agents.Agent.load_from(agent_name="a", url="redis://nowhere.invalid:1/0")
     turn = agent.session("any session").turn("any turn")
 

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 
 import pytest
 from agents_for_tests import (
-    ASKED,
     ENDED,
     REPLIED,
     STARTED,
@@ -21,8 +20,7 @@ from agents_for_tests import (
     done,
     entries_of,
     home_fixture,  # noqa: F401 - pytest finds the fixture `home` here
-    opened,
-    seen,
+    lasting,
     spelled,
     started,
     stored,
@@ -42,11 +40,6 @@ async def take(events: AsyncIterator[agents.Event], count: int) -> list[agents.E
         if len(got) == count:
             break
     return got
-
-
-def lasting(events: list[agents.Event]) -> list[agents.Event]:
-    """What every reader gets: all but the deltas."""
-    return [event for event in events if not isinstance(event, agents.TextDelta)]
 
 
 async def rich_session(home: Home) -> tuple[agents.Session, list[agents.Event]]:
@@ -297,158 +290,3 @@ async def test_at_or_past_a_turn_s_end_there_is_nothing_at_once(home: Home) -> N
     for after in (end.id, first, log[-1].id):
         async with asyncio.timeout(2):
             assert [event async for event in turn.iter_events(after=after)] == []
-
-
-# What a wait hands over.
-
-
-async def test_the_records_of_one_end_are_equal_and_point_at_the_session_s_update(home: Home) -> None:
-    session = await (await home.agent(StepModel())).start_session()
-    got: list[agents.Event] = []
-    ran = done(await session.run("hi", on_event=got.append))
-    turn = session.turn(ran.turn_id)
-    log = await stored(session)
-
-    assert isinstance(got[-1], agents.TurnEnded)
-    assert got[-1].state == ran == await turn.result() == await turn.get()
-    assert ran.cursor == log[-1].id
-    assert words(log[-2:]) == "ended Completed | session waiting"
-
-
-async def test_an_ended_turn_s_cursor_is_the_same_in_every_wait_and_get_tells_where_the_session_is(home: Home) -> None:
-    session = await (await home.agent(StepModel())).start_session()
-    ran = done(await session.run("one"))
-    turn = session.turn(ran.turn_id)
-    await session.run("two")
-
-    assert (await turn.result()).cursor == ran.cursor
-    assert (await turn.get()).cursor == (await stored(session))[-1].id
-
-
-async def test_a_wait_hands_over_the_turn_from_its_message_to_its_end(home: Home) -> None:
-    session = await (await home.agent(StepModel())).start_session()
-    await session.run("one")
-    got: list[agents.Event] = []
-    state = done(await session.run("two", on_event=got.append))
-    again: list[agents.Event] = []
-    await session.turn(state.turn_id).result(on_event=again.append)
-
-    assert words(got) == words(again) == spelled(STARTED, REPLIED, "turn terminated | ended Completed")
-    assert lasting(got) == lasting(again)
-    assert {event.turn_id for event in got} == {state.turn_id, None}
-
-
-async def test_a_wait_from_an_older_cursor_hands_over_nothing_of_earlier_turns(home: Home) -> None:
-    session = await (await home.agent(StepModel())).start_session()
-    first = done(await session.run("one"))
-    await session.run("two")
-    await session.rename("sums")
-    third = started(await session.start_turn("three"))
-    got: list[agents.Event] = []
-    await third.result(after=first, on_event=got.append)
-    again: list[agents.Event] = []
-    await third.result(after=first, on_event=again.append)
-
-    assert words(got) == words(again) == spelled(STARTED, REPLIED, "turn terminated | ended Completed")
-    assert {event.turn_id for event in got} == {third.id, None}
-
-
-async def test_a_turn_that_already_runs_is_handed_over_from_its_start(home: Home) -> None:
-    gate = Gate()
-    session = await (await home.agent(StepModel(["Hel", gate, "lo"]))).start_session()
-    turn = started(await session.start_turn("hi"))
-    await gate.reached.wait()
-    await seen(session, "+assistant")
-    got: list[agents.Event] = []
-    waiting = asyncio.create_task(turn.result(on_event=got.append))
-    gate.open.set()
-    await waiting
-
-    assert words(got) == spelled(STARTED, REPLIED, "turn terminated | ended Completed")
-
-
-async def test_blocked_and_expired_waits_hand_over_everything_up_to_the_cursor_they_return(home: Home) -> None:
-    gate = Gate()
-    agent = await home.asking([call("add", a=1, b=2)], ["Hel", gate, "lo"])
-    session = await agent.start_session()
-    turn = started(await session.start_turn("hi"))
-    got: list[agents.Event] = []
-    asked = blocked(await turn.result(on_event=got.append))
-    assert words(got) == spelled(STARTED, ASKED)
-    assert got[-1].id == asked.cursor
-
-    still = blocked(await turn.result(after=asked, timeout=0.05, on_event=got.append))
-    assert still.cursor == asked.cursor
-    await turn.answer(asked.callbacks[0].id, agents.AllowApproval())
-    await gate.reached.wait()
-    await seen(session, "+assistant")
-    running = await turn.result(after=still, timeout=0.05, on_event=got.append)
-    assert isinstance(running, agents.Running)
-    assert lasting(got)[-1].id == running.cursor
-
-    gate.open.set()
-    await turn.result(after=running, on_event=got.append)
-    log = await stored(session)
-    assert lasting(got) == lasting(log)[:-1], "no event twice, none missing"
-
-
-async def test_a_wait_after_a_record_passes_what_was_handled_before_it(home: Home) -> None:
-    session = await (await home.asking([call("add", a=1, b=2)], [call("add", a=3, b=4)])).start_session()
-    turn = started(await session.start_turn("hi"))
-    first = blocked(await turn.result())
-    assert blocked(await turn.result()).callbacks == first.callbacks, "without `after`: at once, again"
-
-    waiting = asyncio.create_task(turn.result(after=first))
-    await turn.answer(first.callbacks[0].id, agents.AllowApproval())
-    second = blocked(await waiting)
-    assert second.callbacks != first.callbacks
-
-    waiting = asyncio.create_task(turn.result(after=second.cursor))
-    await turn.answer(second.callbacks[0].id, agents.AllowApproval())
-    done(await waiting)
-
-
-async def test_an_earlier_turn_s_callbacks_do_not_count(home: Home) -> None:
-    session = await (await home.asking([call("add", a=1, b=2)], ["ok"], [call("add", a=3, b=4)])).start_session()
-    turn = started(await session.start_turn("hi"))
-    await turn.answer((await opened(turn)).id, agents.AllowApproval())
-    before = done(await turn.result())
-    second = started(await session.start_turn("more"))
-
-    asked = blocked(await second.result(after=before))
-    assert asked == blocked(await second.result())
-    await session.cancel()
-
-
-@pytest.mark.parametrize("kind", ["sync", "async"])
-async def test_events_are_handed_over_one_after_another(home: Home, kind: str) -> None:
-    session = await (await home.agent(StepModel(["a", "b", "c"]))).start_session()
-    got: list[agents.Event] = []
-    busy = 0
-
-    async def slow(event: agents.Event) -> None:
-        nonlocal busy
-        assert busy == 0
-        busy += 1
-        await asyncio.sleep(0)
-        got.append(event)
-        busy -= 1
-
-    state = done(await session.run("hi", on_event=got.append if kind == "sync" else slow))
-    assert words(got) == spelled(STARTED, REPLIED, "turn terminated | ended Completed")
-    assert isinstance(got[-1], agents.TurnEnded)
-    assert got[-1].state == state
-
-
-async def test_a_function_that_raises_leaves_the_wait_and_the_turn_goes_on(home: Home) -> None:
-    gate = Gate()
-    session = await (await home.agent(StepModel([gate]))).start_session()
-    turn = started(await session.start_turn("hi"))
-
-    def broken(_event: agents.Event) -> None:
-        raise RuntimeError("no screen")
-
-    with pytest.raises(RuntimeError, match="no screen"):
-        await turn.result(on_event=broken)
-    gate.open.set()
-    done(await turn.result())

@@ -94,7 +94,7 @@ async def replayed(session: agents.Session) -> list[agents.Event]:
     return log
 
 
-async def test_an_event_of_an_unknown_type_comes_as_raw_data(home: Home) -> None:
+async def test_an_unknown_event_is_given_with_its_data_and_reading_goes_on(home: Home) -> None:
     newer = Newer(home)
     turn = await newer.begin()
     got: list[agents.Event] = []
@@ -114,7 +114,7 @@ async def test_an_event_of_an_unknown_type_comes_as_raw_data(home: Home) -> None
             assert (kind, raw) == (event.type, event.raw)
 
 
-async def test_an_unknown_status_is_a_value_and_the_turn_still_runs(home: Home) -> None:
+async def test_an_unknown_turn_status_keeps_the_wait_going(home: Home) -> None:
     newer = Newer(home)
     turn = await newer.begin()
     waiting = asyncio.create_task(turn.result())
@@ -138,7 +138,7 @@ async def test_an_unknown_status_is_a_value_and_the_turn_still_runs(home: Home) 
     assert done(await waiting).text == "ok"
 
 
-async def test_an_entry_of_an_unknown_type_keeps_its_place_in_the_history(home: Home) -> None:
+async def test_an_unknown_entry_keeps_its_place_in_the_history(home: Home) -> None:
     newer = Newer(home)
     await newer.begin()
     plan = {"type": "plan", "id": new_id(), "stepCount": 3, "nested": {"a": [1]}}
@@ -178,7 +178,7 @@ async def test_a_message_of_another_agent_is_no_message_of_a_person(home: Home) 
     assert read.raw["sender"] == {"agent": "boss"}
 
 
-async def test_a_content_block_of_an_unknown_type_keeps_its_fields(home: Home) -> None:
+async def test_an_unknown_block_is_kept_as_it_was_received(home: Home) -> None:
     newer = Newer(home)
     await newer.begin()
     block = {"type": "hologram", "uri": "h:1", "depthMm": 7}
@@ -201,7 +201,7 @@ async def test_a_content_block_of_an_unknown_type_keeps_its_fields(home: Home) -
 @pytest.mark.parametrize(
     "state", [{"type": "evaporated", "text": "so far", "warmth": 9}, {"type": "interrupted", "text": "so far"}]
 )
-async def test_an_unknown_outcome_ends_the_wait_with_its_raw_record(home: Home, state: dict[str, Any]) -> None:
+async def test_an_unknown_outcome_is_a_record_and_ends_the_wait(home: Home, state: dict[str, Any]) -> None:
     newer = Newer(home)
     turn = await newer.begin()
     got: list[agents.Event] = []
@@ -215,7 +215,7 @@ async def test_an_unknown_outcome_ends_the_wait_with_its_raw_record(home: Home, 
     assert got[-1].state == record == await turn.get()
 
 
-async def test_an_unknown_cause_of_an_interruption_is_a_value(home: Home) -> None:
+async def test_an_unknown_cause_is_an_unknown_value(home: Home) -> None:
     newer = Newer(home)
     turn = await newer.begin()
     await newer.end(type="interrupted", cause="bored", text="")
