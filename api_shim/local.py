@@ -61,7 +61,7 @@ class Place:
     async def ready(self) -> None:
         """Check the broker once. Raises `BrokerUnavailableError` with one sentence that says what to change."""
         if self._checked is None or (self._checked.done() and (self._checked.cancelled() or self._checked.exception())):
-            self._checked = asyncio.create_task(self.broker.check())
+            self._checked = asyncio.create_task(self.broker.check(writes=False))
         await asyncio.shield(self._checked)
 
     async def serve(self, definition: AgentDefinition) -> None:

@@ -33,18 +33,19 @@ async def read_turn(place: Place, session_id: str, turn_id: str, *, sent: bool) 
         record = await transitions.record(place.broker, session_id, turn_id)
     except SessionNotFoundError as missing:
         if sent:
-            raise _lost(session_id, turn_id) from missing
+            raise lost_turn(session_id, turn_id) from missing
         raise
     if isinstance(record, NoRecord):
         if sent:
-            raise _lost(session_id, turn_id)
+            raise lost_turn(session_id, turn_id)
         raise TurnNotFoundError(f"Session {session_id} has no turn {turn_id}.")
     if isinstance(record, EndedRecord):
         return TurnRead(ended_state(session_id, turn_id, record), record, {})
     return await _open_read(place, session_id, turn_id, record)
 
 
-def _lost(session_id: str, turn_id: str) -> ObservationLost:
+def lost_turn(session_id: str, turn_id: str) -> ObservationLost:
+    """What is raised of a turn that a send returned, once the broker holds it no longer."""
     return ObservationLost(
         f"Session {session_id}: turn {turn_id} was accepted and the broker holds it no longer: it lost writes. "
         f"Send the message again."

@@ -11,10 +11,11 @@ from pydantic import BaseModel
 
 from api_shim.answers import send_answer
 from api_shim.sends import build_message
-from api_shim.states import TurnRead, read_turn
+from api_shim.states import TurnRead, lost_turn, read_turn
 from api_shim.waits import Wait, WaitOptions, after_position
 from broker import transitions
 from broker.protocol.content import ImageContentBlock, TextContentBlock
+from broker.protocol.errors import SessionNotFoundError
 from broker.protocol.events import Event, TurnEnded
 from broker.protocol.records import AlreadySettled, Answered, NotFound, TurnConflict, TurnState, parse_output
 from broker.protocol.wire import START, format_cursor
@@ -127,7 +128,12 @@ class Turn:
         Raises `ValueError` for a callback id that is no UUID, `SdkError` for an answer that does not fit; then nothing is sent.
         """
         place = await self._session._place()  # noqa: SLF001 - a turn is part of its session's handle
-        return await send_answer(place, self._session.id, callback_id, answer, self._session._definition)  # noqa: SLF001
+        try:
+            return await send_answer(place, self._session.id, callback_id, answer, self._session._definition)  # noqa: SLF001
+        except SessionNotFoundError as missing:
+            if not self._sent:
+                raise
+            raise lost_turn(self._session.id, self._id) from missing
 
     async def interrupt(self) -> Turn | TurnConflict:
         """Stop this turn; the session stays open. `TurnConflict` when it is not the active one."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import socket
 from collections.abc import Hashable, Iterable
 from typing import Any, Final, cast
@@ -22,12 +23,14 @@ from redis.backoff import NoBackoff
 from broker.embedded import EmbeddedServer
 from broker.keys import Keys
 from broker.pipeline import TRANSIENT, Pipeline
-from broker.protocol.errors import BrokerUnavailableError, SessionBusyError
+from broker.protocol.errors import BrokerUnavailableError, SdkError, SessionBusyError
 from broker.scripting import Argument, load_script
 from broker.settings import Settings
 
 MINIMUM_VERSION: Final = (6, 2)
 _BACKOFF_S: Final = (0.02, 1.0)
+_NO_PERMISSION: Final = re.compile("o permissions|The user executing the script can't|ACL failure in script")
+"""What an access list's refusal says, of a command or inside a script, as versions word it."""
 
 
 class Broker:
@@ -71,7 +74,7 @@ class Broker:
 
         While the broker is away the call is repeated with back-off for `budget` seconds (default: the setting
         `command_budget`); every script is safe to repeat. Raises `BrokerUnavailableError` after that, and
-        `SessionBusyError` when the broker is out of memory and refused the command whole.
+        `SessionBusyError` when the broker is out of memory and refused the command whole, `SdkError` when its access list did.
         """
         script = load_script(name, self.database)
         values = script.values(arguments, rest)
@@ -91,6 +94,11 @@ class Broker:
                 await asyncio.sleep(wait * (0.5 + random.random() / 2))  # noqa: S311 - jitter, not a secret
                 wait = min(wait * 2, most)
             except redis_errors.ResponseError as refused:
+                if _NO_PERMISSION.search(str(refused)):
+                    raise SdkError(
+                        f"{name}: the broker's access list does not allow it to this user, and nothing was changed; let "
+                        f"TURNSTREAM_REDIS_URL name a user that may, or load this version's deploy/users.acl"
+                    ) from refused
                 # Redis 6.2 wraps it, so its type does not tell; of newer ones the client library cuts the code off.
                 if "command not allowed when used memory" not in str(refused):
                     raise
@@ -100,16 +108,19 @@ class Broker:
             else:
                 return reply
 
-    async def check(self) -> None:
-        """Refuse a broker that would lose data: raises `BrokerUnavailableError` with one sentence that says what to change."""
+    async def check(self, *, writes: bool = True) -> None:
+        """Refuse a broker that would lose data: raises `BrokerUnavailableError` with one sentence that says what to change.
+
+        Without `writes`, a user whose access list lets it only read (`deploy/users.acl`: observer) passes too.
+        """
         if self.embedded is not None:
             return
         try:
-            await self._check()
+            await self._check(writes)
         finally:
             await self._pool.disconnect(inuse_connections=False)  # the check's connection is of no further use
 
-    async def _check(self) -> None:
+    async def _check(self, writes: bool) -> None:
         try:
             server = await self.client.info("server")
             replication = await self.client.info("replication")
@@ -132,7 +143,7 @@ class Broker:
             raise BrokerUnavailableError(
                 "The broker is a read-only replica: let TURNSTREAM_REDIS_URL name the primary, or use redis+sentinel://."
             )
-        await self._check_writable()
+        await self._check_writable(writes)
         policy = await self._eviction_policy()
         if policy not in (None, "noeviction"):
             raise BrokerUnavailableError(
@@ -140,12 +151,14 @@ class Broker:
                 f"set maxmemory-policy to noeviction."
             )
 
-    async def _check_writable(self) -> None:
+    async def _check_writable(self, writes: bool) -> None:
         try:
             await self.client.set(f"{self.keys.base(0)}check", "1", px=1000)
         except redis_errors.OutOfMemoryError:
             return  # full: new work is refused with its own error, and running work goes on
-        except (redis_errors.ResponseError, redis_errors.ReadOnlyError) as refused:
+        except redis_errors.ResponseError as refused:
+            if not writes and isinstance(refused, redis_errors.NoPermissionError):
+                return  # an observer: reading is all it may do
             raise BrokerUnavailableError(
                 f"The broker refuses writes ({str(refused)[:120]}): give this user write access, or mend the server."
             ) from refused

@@ -10,7 +10,10 @@ from broker.broker import Broker
 async def pop_token(
     broker: Broker, keys: Sequence[str], seconds: float
 ) -> AsyncGenerator[tuple[str, str] | None, None]:
-    """Yield each token popped from `keys`, with its key before it; or None after `seconds` without one. Raises what a connection raises."""
+    """Yield each token popped from `keys`, with its key before it; None after `seconds` without one.
+
+    Raises what a connection raises.
+    """
     connection = broker.connection(timeout=seconds + broker.settings.socket_timeout)
     try:
         await connection.connect()  # type: ignore[no-untyped-call] # redis-py has no types here

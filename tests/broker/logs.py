@@ -10,8 +10,8 @@ from broker.broker import Broker
 from broker.keys import new_id, new_session_id
 from broker.protocol.events import Event
 from broker.protocol.wire import Position, parse_cursor, tail
-from broker.scripting import Argument
 from broker.runs import Write
+from broker.scripting import Argument
 from broker.transitions import Message, SessionOptions
 
 
@@ -79,9 +79,7 @@ class Run:
         """End the turn, completed."""
         ended = tail({"type": "turnEnded", "state": {"type": "completed", "text": "", "toolCalls": []}})
         write = self._write()
-        assert await runs.finish(
-            self.broker, Write(write.session_id, write.fence, write.op, ""), ended, budget=5.0
-        )
+        assert await runs.finish(self.broker, Write(write.session_id, write.fence, write.op, ""), ended, budget=5.0)
 
 
 async def start_run(broker: Broker, session_id: str, text: str = "hello") -> Run:

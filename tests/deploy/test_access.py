@@ -24,6 +24,7 @@ from broker.channels import pop_token, subscribe
 from broker.keys import new_id, new_session_id
 from broker.live import Hub
 from broker.log import read_events
+from broker.protocol.errors import SdkError
 from broker.protocol.events import TextDelta, TurnEnded
 from broker.protocol.wire import resolved_tail, tail
 from broker.runs import Begun, Write
@@ -326,8 +327,8 @@ async def test_an_observer_changes_nothing(opened: Opened) -> None:
             observer.commands.command("GET", f"arq:job:{job.id}"),
         ]
         for outcome in await asyncio.gather(*attempts, return_exceptions=True):
-            assert isinstance(outcome, redis.ResponseError), outcome
-            assert re.search(REFUSED, str(outcome))
+            assert isinstance(outcome, (redis.ResponseError, SdkError)), outcome
+            assert re.search(f"{REFUSED}|access list does not allow it", str(outcome))
         assert await all_of(shim, session_id) == before
         await transitions.cancel(shim, session_id)
 
@@ -341,7 +342,24 @@ async def all_of(broker: Broker, session_id: str) -> tuple[Any, list[Any]]:
 async def test_an_application_cannot_claim_a_turn(opened: Opened) -> None:
     async with opened("shim") as shim:
         session_id, _ = await start(shim)
-        with pytest.raises(redis.ResponseError, match=REFUSED):
+        with pytest.raises(SdkError, match="access list does not allow it"):
             await queue.claim(shim, shim.keys.queue(0, "clerk"), worker="s", slots=1, lease=15, budget=1)
         assert await shim.reads.command("HGET", shim.keys.of("session", session_id), "job") == b"queued"
         await transitions.cancel(shim, session_id)
+
+
+async def test_an_observer_s_program_lists_and_follows_and_is_told_why_it_may_not_send(
+    deployment: Deployment, opened: Opened
+) -> None:
+    url = deployment.url("observer")
+    async with opened("shim") as shim:
+        session_id, turn = await start(shim)
+        session = agents.Agent.load_from(agent_name="clerk", url=url).session(session_id)
+        assert session_id in [info.id async for info in list_sessions(host=url)]
+        assert isinstance(await session.turn(turn).result(timeout=0), agents.Running)
+        for refused in (session.send_message("hello"), session.rename("mine"), session.cancel()):
+            with pytest.raises(SdkError, match="access list does not allow it"):
+                await refused
+        await transitions.cancel(shim, session_id)
+        assert any([isinstance(event, TurnEnded) async for event in session.iter_events()])
+    await place_of(url).close()

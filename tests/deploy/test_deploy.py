@@ -157,6 +157,13 @@ async def test_a_broker_without_enough_replicas_to_write_is_refused(unfit: Broke
 async def test_a_user_that_may_not_write_is_refused_as_a_worker(deployment: Deployment) -> None:
     broker = Broker(Settings(redis_url=deployment.url("observer")))
     assert "give this user write access" in await refusal(broker)
+    await broker.check(writes=False)
+    await broker.close()
+
+
+async def test_a_wrong_password_is_told_from_a_broker_that_is_away(deployment: Deployment) -> None:
+    broker = Broker(Settings(redis_url=f"redis://worker:wrong@127.0.0.1:{deployment.server.port}/0"))
+    assert "refuses the user and password" in await refusal(broker)
     await broker.close()
 
 

@@ -18,7 +18,8 @@ def say(value: Any) -> None:
 
 async def told() -> str:
     """Wait for a line from the test."""
-    return (await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)).strip()
+    line: str = await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+    return line.strip()
 
 
 async def answer_race(session_id: str, callback_id: str, count: int) -> None:

@@ -38,8 +38,8 @@ async def test_of_50_clients_that_answer_at_once_one_counts_and_the_tool_runs_on
         assert late == agents.AlreadySettled()
         state = await session.turn(blocked.turn_id).result(after=blocked)
         assert isinstance(state, agents.Completed)
-        client = place_of(fleet.url).broker.client
-        ran = int(await client.get(f"{fleet.prefix}effect:race") or 0)
+        redis = place_of(fleet.url).broker.client
+        ran = int(await redis.get(f"{fleet.prefix}effect:race") or 0)
         assert ran == ("AllowApproval" in outcomes[0][1])
         end(*clients)
 
@@ -106,6 +106,7 @@ async def test_a_key_names_one_turn_and_busy_does_not_use_it_up(fleet: Fleet, cl
         first = await session.start_turn("tool 30", idempotency_key="one")
         assert isinstance(first, agents.Turn)
         again = await session.start_turn("tool 30", idempotency_key="one")
+        assert isinstance(again, agents.Turn)
         assert again == first
         assert again.started is True
         assert await session.start_turn("later", idempotency_key="two") == agents.Busy(first)
