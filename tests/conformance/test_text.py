@@ -33,7 +33,7 @@ WHOLE: Final = {
     "separators": "a\u2028b\u2029c\x85d\x0b\x0ce\r\n\r",
     "json": '"}],\\"\\u0000\\\\",{}"',
     "control": "".join(map(chr, range(32))) + "\x7f\x9f",
-    "astral": "😀𝔘\U0010ffff\ufdd0\ufffe",
+    "astral": "😀\U0001d518\U0010ffff\ufdd0\ufffe",
     "replacement": "already \ufffd",
     "format": "%s {0} ${x} \x1b[31mred\x1b[0m",
     "megabyte": "ä" * 500_000 + "x" * 100_000,
@@ -91,7 +91,7 @@ async def test_what_the_model_writes(home: Home, name: str, text: str) -> None: 
     assert record.text == message.text == reasoning.raw["text"] == shown(text)
     deltas = [event.text for event in seen if isinstance(event, agents.TextDelta)]
     assert all(is_clean(delta) for delta in deltas)
-    assert shown(text).startswith("".join(deltas)[:at])
+    assert "".join(deltas) in shown(text)
     assert await flagged(session) == [*named(reasoning, text), *named(message, text)]
     await expect_utf8(home, session)
 
