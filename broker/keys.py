@@ -12,9 +12,8 @@ import uuid
 from dataclasses import dataclass
 from typing import Final
 
-SESSION_ID: Final = re.compile(r"^(0|[1-9]\d{0,3})-([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})$")
-TURN_ID: Final = re.compile(r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$")
-AGENT_NAME: Final = re.compile(r"^[A-Za-z0-9_.-]{1,64}$")
+SESSION_ID: Final = re.compile(r"(0|[1-9][0-9]{0,3})-([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})")
+AGENT_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 _KEYED_SESSIONS: Final = uuid.UUID("6f0c1c52-3f53-4b0e-9d6e-2a1b7d1f6a10")
 
@@ -33,7 +32,7 @@ def new_session_id(shards: int, agent: str = "", key: str | None = None) -> str:
 
 def shard_of(session_id: str) -> int | None:
     """Return the shard that a session id carries, or None when it is no session id."""
-    match = SESSION_ID.match(session_id)
+    match = SESSION_ID.fullmatch(session_id)
     return int(match[1]) if match else None
 
 

@@ -55,7 +55,7 @@ def messages(history: History) -> Iterator[ModelMessage]:
                 for context in item.context:
                     yield ContextNote(_shown(context))
                 yield UserMessage(_shown(item.content))
-            case Reply():
+            case Reply() if item.text or item.calls:  # one of reasoning alone is nothing that a provider takes
                 calls = tuple(RequestedCall(call.tool_call_id, call.name, call.arguments) for call in item.calls)
                 yield AssistantMessage(item.text, calls)
                 yield from (_result(call) for call in item.calls)
