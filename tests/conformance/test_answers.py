@@ -21,6 +21,7 @@ from agents_for_tests import (
     started,
     stored,
 )
+from leaks import drop_keys
 from pydantic import BaseModel
 
 import api_shim as agents
@@ -375,3 +376,15 @@ async def test_a_result_sent_while_the_turn_is_cut_is_kept_or_was_too_late_and_n
     texts = [content_text(result.content) for result in await results(turn) if result.name == "client.ask_color"]
     assert ("blue" in texts) is isinstance(told, agents.Answered)
     gate.open.set()
+
+
+async def test_an_answer_where_nothing_can_be_read_is_lost(home: Home) -> None:
+    turn, callback = await asked(home)
+    await drop_keys(home.broker.client, home.broker.settings.prefix)
+
+    for callback_id in (callback.id, UNKNOWN):
+        with pytest.raises(agents.ObservationLost, match=turn._session.id):
+            await turn.answer(callback_id, ALLOW)
+        with pytest.raises(agents.SessionNotFoundError):
+            await turn._session.turn(turn.id).answer(callback_id, ALLOW)
+    assert not await home.broker.client.exists(home.broker.keys.of("session", turn._session.id))

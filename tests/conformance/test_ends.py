@@ -13,6 +13,7 @@ from agents_for_tests import (
     StepModel,
     add,
     ask_color,
+    blocked,
     call,
     done,
     entries_of,
@@ -357,3 +358,40 @@ async def test_a_tool_call_id_that_repeats_is_replaced(home: Home) -> None:
     assert len(set(ids)) == 3
     assert sorted(ids) == sorted(entry.tool_call_id for entry in entries_of(log, agents.ToolResultEntry))
     expect_well_formed(model.requests[-1])
+
+
+@pytest.mark.parametrize("how", ["interrupt", "cancel"])
+async def test_a_callback_that_closes_unanswered_is_resolved(home: Home, how: str) -> None:
+    session = await (await home.asking([call("add", a=1, b=2), call("add", a=3, b=4)])).start_session()
+    turn = started(await session.start_turn("hi"))
+    asked = blocked(await turn.result()).callbacks
+    await (turn.interrupt() if how == "interrupt" else session.cancel())
+    log = await stored(session)
+
+    resolved = [event for event in log if isinstance(event, agents.CallbackResolved)]
+    assert {event.callback_id for event in resolved} == {callback.id for callback in asked}
+    assert len(resolved) == len(asked) == 2
+    assert {event.turn_id for event in resolved} == {turn.id}
+    appended = {event.id.rpartition("-")[2] for event in (*resolved, *log[-3:])}
+    assert len(appended) == 1
+    for callback in asked:
+        assert await turn.answer(callback.id, agents.AllowApproval()) == agents.AlreadySettled()
+
+
+def test_a_session_of_this_process_ends_with_its_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TURNSTREAM_REDIS_URL", raising=False)
+    agent = agents.Agent(model=StepModel(["ok"], [call("add", a=1, b=2)]), tools=[add], permission_mode="ask")
+
+    async def first() -> str:
+        session = await agent.start_session()
+        done(await session.run("hi"))
+        blocked(await session.run("more"))
+        return session.id
+
+    async def second(session_id: str) -> None:
+        with pytest.raises(agents.SessionNotFoundError):
+            await agents.session(session_id).info()
+        with pytest.raises(agents.SessionNotFoundError):
+            await anext(agents.session(session_id).iter_events())
+
+    asyncio.run(second(asyncio.run(first())))

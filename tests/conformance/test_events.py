@@ -30,6 +30,7 @@ from agents_for_tests import (
     stored,
     words,
 )
+from eventually import eventually
 
 import api_shim as agents
 from workers.models import ModelReasoning
@@ -199,8 +200,7 @@ async def test_the_deltas_of_a_message_come_inside_it_and_join_to_its_text(home:
     session = await (await home.agent(StepModel(["Hel", gate, "lo ", "you"]))).start_session()
     got: list[agents.Event] = []
     running = asyncio.create_task(session.run("hi", on_event=got.append))
-    await gate.reached.wait()
-    await seen(session, "+assistant")
+    await eventually(lambda: words(got).endswith("TextDelta"), "the reader is live")
     gate.open.set()
     state = await running
 
@@ -359,3 +359,121 @@ async def test_a_turn_that_fails_leaves_every_entry_complete(home: Home) -> None
     expect_pairs(log)
     assert words(log[-3:]) == "turn terminated | ended Failed | session waiting"
     assert entries_of(log, agents.MessageEntry)[-1].text == "Hel"
+
+
+# More that holds for entries, updates and notices.
+
+
+async def test_a_message_is_added_with_its_first_text(home: Home) -> None:
+    gate = Gate()
+    session = await (await home.agent(StepModel(["Hel", gate, "lo"]))).start_session()
+    got: list[agents.Event] = []
+    running = asyncio.create_task(session.run("hi", on_event=got.append))
+    await gate.reached.wait()
+    gate.open.set()
+    await running
+
+    at = next(n for n, event in enumerate(got) if isinstance(event, agents.TextDelta))
+    added, first = got[at - 1], got[at]
+    assert isinstance(added, agents.EntryAdded)
+    assert isinstance(added.entry, agents.MessageEntry)
+    assert isinstance(first, agents.TextDelta)
+    assert (added.entry.text, first.text, first.entry_id) == ("Hel", "Hel", added.entry.id)
+    assert entries_of(got, agents.MessageEntry)[-1].text == "Hello"
+
+
+async def test_a_call_and_its_result_carry_one_id_and_one_full_name(home: Home) -> None:
+    model = StepModel([call("add", a=1, b=2), call("add", a=3, b=4)])
+    session = await (await home.agent(model, tools=[add])).start_session()
+    state = done(await session.run("hi"))
+    log = await stored(session)
+    calls, results = entries_of(log, agents.ToolCallEntry), entries_of(log, agents.ToolResultEntry)
+
+    assert sorted(entry.tool_call_id for entry in calls) == sorted(entry.tool_call_id for entry in results)
+    assert {entry.name for entry in calls} == {entry.name for entry in results} == {"client.add"}
+    assert [entry.arguments for entry in calls] == [{"a": 1, "b": 2}, {"a": 3, "b": 4}]
+    ids = [entry.id for entry in calls] + [entry.id for entry in results]
+    assert len(set(ids)) == 4
+    assert not set(ids) & {entry.tool_call_id for entry in calls}
+    assert [each.name for each in state.tool_calls] == [entry.name for entry in calls]
+
+
+async def test_a_new_title_and_an_archive_are_told_as_the_session_s_update(home: Home) -> None:
+    session = await (await home.asking()).start_session()
+    turn = started(await session.start_turn("hi"))
+    callback = await opened(turn)
+    await session.rename("alerts")
+    await turn.answer(callback.id, agents.AllowApproval())
+    await turn.result()
+    await session.archive()
+    await session.archive(False)
+
+    updates = [event for event in await stored(session) if isinstance(event, agents.SessionUpdated)]
+    assert [(event.status, event.title, event.archived) for event in updates] == [
+        ("running", None, False),
+        ("running", "alerts", False),
+        ("waiting", "alerts", False),
+        ("waiting", "alerts", True),
+        ("waiting", "alerts", False),
+    ]
+
+
+async def test_a_change_of_the_session_belongs_to_no_turn(home: Home) -> None:
+    gate = Gate()
+    session = await (await home.agent(StepModel([gate]))).start_session()
+    live: list[agents.Event] = []
+
+    async def follow() -> None:
+        async for event in session.iter_events():
+            live.append(event)  # noqa: PERF401 - as it comes
+
+    following = asyncio.create_task(follow())
+    turn = started(await session.start_turn("hi"))
+    await gate.reached.wait()
+    await session.rename("while it runs")
+    await session.archive()
+    gate.open.set()
+    await turn.result()
+    await session.rename("between turns")
+    await session.cancel()
+    await following
+
+    for read in (live, await stored(session)):
+        updates = [event for event in read if isinstance(event, agents.SessionUpdated)]
+        assert len(updates) == 6
+        assert {event.turn_id for event in updates} == {None}
+
+
+async def test_a_notice_never_reaches_the_model(home: Home) -> None:
+    if home.url is None:
+        pytest.skip("the embedded broker's worker serves whatever is started here")
+    model = StepModel()
+    agent = agents.Agent(model=model, name="late")
+    session = await agent.start_session()
+    turn = started(await session.start_turn("hi"))
+    await home.serve(agent)
+    await turn.result()
+
+    (notice,) = [event for event in await stored(session) if isinstance(event, agents.Notice)]
+    assert model.requests
+    assert notice.message not in repr(model.requests)
+
+
+async def test_a_notice_reads_the_same_every_time(home: Home) -> None:
+    if home.url is None:
+        pytest.skip("the embedded broker's worker serves whatever is started here")
+    session = await agents.Agent(model="scripted:echo", name="late").start_session()
+
+    async def first_notice(after: str | None = None) -> agents.Event:
+        return await anext(
+            event async for event in session.iter_events(after=after) if isinstance(event, agents.Notice)
+        )
+
+    following = asyncio.create_task(first_notice())
+    turn = started(await session.start_turn("hi"))
+    live = await following
+    log = await stored(session)
+
+    assert live == log[-1] == await first_notice() == await first_notice(log[-2].id)
+    assert live.turn_id == turn.id
+    await session.cancel()

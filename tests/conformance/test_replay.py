@@ -21,6 +21,7 @@ from agents_for_tests import (
     entries_of,
     home_fixture,  # noqa: F401 - pytest finds the fixture `home` here
     lasting,
+    seen,
     spelled,
     started,
     stored,
@@ -29,6 +30,7 @@ from agents_for_tests import (
 from eventually import eventually
 
 import api_shim as agents
+from workers.models import ModelReasoning
 
 
 async def take(events: AsyncIterator[agents.Event], count: int) -> list[agents.Event]:
@@ -290,3 +292,114 @@ async def test_at_or_past_a_turn_s_end_there_is_nothing_at_once(home: Home) -> N
     for after in (end.id, first, log[-1].id):
         async with asyncio.timeout(2):
             assert [event async for event in turn.iter_events(after=after)] == []
+
+
+# What reading does, and does not.
+
+
+async def test_after_a_turn_s_end_its_id_reads_on_and_its_record_may_skip(home: Home) -> None:
+    session = await (await home.agent(StepModel())).start_session()
+    await session.run("one")
+    await session.rename("sums")
+    await session.run("two")
+    await session.cancel()
+    log = await stored(session)
+    at = next(n for n, event in enumerate(log) if isinstance(event, agents.TurnEnded))
+    ended = log[at]
+    assert isinstance(ended, agents.TurnEnded)
+    by_id = [event async for event in session.iter_events(after=ended.id)]
+    by_record = [event async for event in session.iter_events(after=ended.state)]
+
+    assert by_id == log[at + 1 :]
+    assert words(by_id[:1]) == "session waiting"
+    assert by_record == log[at + 2 :]
+
+
+async def test_what_a_reader_does_to_plain_data_never_reaches_the_log(home: Home) -> None:
+    @agents.tool
+    def look(where: str) -> agents.ToolResult:
+        """Look somewhere."""
+        return agents.ToolResult(where, structured_content={"a": [1]}, meta={"m": 1})
+
+    model = StepModel([ModelReasoning("hm"), call("look", where="here")])
+    session = await (await home.agent(model, tools=[look])).start_session()
+
+    def change(event: agents.Event) -> None:
+        match event:
+            case agents.EntryCompleted(agents.ToolCallEntry() as entry):
+                entry.arguments.clear()
+            case agents.EntryCompleted(agents.ToolResultEntry() as result):
+                result.structured_content["a"].append(2)
+                result.meta.clear()
+            case agents.EntryCompleted(agents.UnknownEntry() as unknown):
+                unknown.raw["text"] = "changed"
+            case _:
+                pass
+
+    done(await session.run("hi", on_event=change))
+    log = await stored(session)
+    assert [entry.arguments for entry in entries_of(log, agents.ToolCallEntry)] == [{"where": "here"}]
+    (result,) = entries_of(log, agents.ToolResultEntry)
+    assert (result.structured_content, result.meta) == ({"a": [1]}, {"m": 1})
+    assert entries_of(log, agents.UnknownEntry)[0].raw["text"] == "hm"
+    assert [entry async for entry in session.history()] == [
+        event.entry for event in log if isinstance(event, agents.EntryCompleted)
+    ]
+    done(await session.run("again"))
+    assert "'where': 'here'" in repr(model.requests[-1])
+
+
+async def test_events_that_cannot_be_read_again_are_lost_and_say_where_to_resume(home: Home, way: str) -> None:
+    gate = Gate()
+    session = await (await home.agent(StepModel(["Hel", gate, "lo"]))).start_session()
+    turn = started(await session.start_turn("hi"))
+    await gate.reached.wait()
+    await seen(session, "+assistant")
+    log = await stored(session)
+    # The broker comes back with less than it had: nothing before the third event is there any more.
+    kept = log[2].id.rpartition(":")[2]
+    await home.broker.client.xtrim(home.broker.keys.of("log", session.id), minid=kept, approximate=False)
+
+    with pytest.raises(agents.ObservationLost) as lost:
+        await anext(reading(way, turn, session, log[0].id))
+    assert lost.value.cursor is not None
+    rest = await take(session.iter_events(after=lost.value.cursor), 3)
+    assert rest == log[2:5]
+    gate.open.set()
+    assert done(await turn.result()).text == "Hello", "the turn is not changed"
+
+
+async def test_reading_changes_nothing(home: Home) -> None:
+    def never(_ctx: object, _request: object) -> agents.AllowApproval:
+        raise AssertionError("reading answers nothing")
+
+    session = await (await home.asking()).start_session(on_approval=never)
+    turn = started(await session.start_turn("hi"))
+    await seen(session, "turn blocked")
+    before, state = await stored(session), await turn.get()
+    for events in (session.iter_events(), turn.iter_events()):
+        assert await take(events, len(before)) == before
+    await session.info()
+    await session.turns()
+    assert len([entry async for entry in session.history()]) == 2
+
+    assert await stored(session) == before
+    assert await turn.get() == state
+
+
+async def test_a_parked_turn_s_events_wait_and_go_on(home: Home) -> None:
+    session = await (await home.asking()).start_session()
+    turn = started(await session.start_turn("hi"))
+    asked = blocked(await turn.result())
+
+    async def follow() -> list[agents.Event]:
+        return [event async for event in turn.iter_events()]
+
+    following, waiting = asyncio.create_task(follow()), asyncio.create_task(turn.result(after=asked))
+    await asyncio.wait({following, waiting}, timeout=0.2)
+    assert not following.done()
+    assert not waiting.done()
+    await turn.answer(asked.callbacks[0].id, agents.AllowApproval())
+
+    assert done(await waiting).text == "done"
+    assert words(await following).endswith("turn terminated | ended Completed")

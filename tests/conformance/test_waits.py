@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 from agents_for_tests import (
@@ -12,9 +18,11 @@ from agents_for_tests import (
     Gate,
     Home,
     StepModel,
+    add,
     blocked,
     call,
     done,
+    entries_of,
     home_fixture,  # noqa: F401 - pytest finds the fixture `home` here
     lasting,
     opened,
@@ -26,6 +34,8 @@ from agents_for_tests import (
 )
 
 import api_shim as agents
+from api_shim import sends
+from broker import transitions
 
 # What a wait hands over.
 
@@ -261,3 +271,123 @@ async def test_many_waits_for_one_turn_get_the_same_record(home: Home) -> None:
     gate.open.set()
 
     assert len({repr(await wait) for wait in waits}) == 1
+
+
+# run is a start and a wait.
+
+
+async def test_a_wait_after_another_turn_s_later_record_starts_there(home: Home) -> None:
+    gate = Gate()
+    session = await (await home.agent(StepModel(["one"], ["Hel", gate, "lo"]))).start_session()
+    first = session.turn(done(await session.run("one")).turn_id)
+    second = started(await session.start_turn("two"))
+    await gate.reached.wait()
+    await seen(session, "+assistant")
+    record = await first.get()
+    gate.open.set()
+    got: list[agents.Event] = []
+    state = done(await second.result(after=record, on_event=got.append))
+
+    assert state == await second.result()
+    log = await stored(session)
+    assert lasting(got) == [event for event in log if event.id in {each.id for each in got}][: len(lasting(got))]
+    assert words(lasting(got)).endswith("=assistant | turn terminated | ended Completed")
+    assert "+user" not in words(got)
+
+
+async def test_a_run_returns_blocked_as_a_wait_does(home: Home) -> None:
+    session = await (await home.asking()).start_session()
+    state = blocked(await session.run("hi"))
+    turn = session.turn(state.turn_id)
+
+    assert await turn.get() == state
+    await turn.answer(state.callbacks[0].id, agents.AllowApproval())
+    done(await turn.result(after=state))
+
+
+async def test_a_run_that_is_left_does_not_stop_its_turn(home: Home) -> None:
+    gate = Gate()
+    session = await (await home.agent(StepModel([gate]))).start_session()
+    running = asyncio.create_task(session.run("hi"))
+    await gate.reached.wait()
+    (turn,) = await session.turns()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError) as cancelled:
+        await running
+    gate.open.set()
+
+    (note,) = cancelled.value.__notes__
+    assert turn.id in note
+    assert session.id in note
+    done(await turn.result())
+
+
+async def test_a_run_s_timeout_does_not_count_its_start(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = transitions.start
+
+    async def slow(*arguments: Any, **options: Any) -> Any:
+        await asyncio.sleep(0.3)
+        return await start(*arguments, **options)
+
+    gate = Gate()
+    session = await (await home.agent(StepModel(["one"], [gate]))).start_session()
+    monkeypatch.setattr(sends, "start", slow)
+    done(await session.run("hi", timeout=0.2))
+
+    state = await session.run("again", timeout=0)
+    assert isinstance(state, agents.Running)
+    assert state.turn_id in [turn.id for turn in await session.turns()]
+    gate.open.set()
+    done(await session.turn(state.turn_id).result())
+
+
+def test_ctrl_c_in_a_wait_says_how_to_stop_the_turn(tmp_path: Path) -> None:
+    script = tmp_path / "waits.py"
+    script.write_text(
+        "import asyncio\n"
+        "import api_shim as agents\n"
+        "model = agents.ScriptedModel([agents.ScriptedReply(text='late', delay=60)])\n"
+        "async def main():\n"
+        "    session = await agents.Agent(model=model).start_session()\n"
+        "    turn = await session.start_turn('hi')\n"
+        "    waiting = asyncio.ensure_future(turn.result())\n"
+        "    await turn.get()\n"
+        "    print(session.id, turn.id, flush=True)\n"
+        "    await waiting\n"
+        "asyncio.run(main())\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TURNSTREAM_")}
+    running = subprocess.Popen(
+        [sys.executable, str(script)], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert running.stdout is not None
+    ids = running.stdout.readline().split()
+    running.send_signal(signal.SIGINT)
+    _, errors = running.communicate(timeout=20)
+
+    assert running.returncode != 0
+    assert errors.rstrip().endswith("KeyboardInterrupt")
+    for told in (*ids, "interrupt()"):
+        assert told in errors
+
+
+async def test_a_loop_of_timed_waits_shows_every_reply_once(home: Home) -> None:
+    gates = [Gate(), Gate()]
+    model = StepModel(["Hel", gates[0], "lo", call("add", a=1, b=2)], ["Good", gates[1], "bye"])
+    session = await (await home.agent(model, tools=[add])).start_session()
+    turn = started(await session.start_turn("hi"))
+    got: list[agents.Event] = []
+    expired = 0
+    state = await turn.result(timeout=0.05, on_event=got.append)
+    while isinstance(state, agents.Running):
+        expired += 1
+        for gate in gates:
+            if gate.reached.is_set():
+                gate.open.set()
+        state = await turn.result(after=state, timeout=0.05, on_event=got.append)
+
+    done(state)
+    assert expired >= 2
+    assert lasting(got) == lasting(await stored(session))[:-1]
+    texts = [entry.text for entry in entries_of(got, agents.MessageEntry)]
+    assert texts == ["hi", "Hello", "Goodbye"]
