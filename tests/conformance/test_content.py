@@ -74,11 +74,14 @@ CAMEL[0]["annotations"] = {"audience": ["user"], "priority": 0.5, "lastModified"
 @pytest.mark.parametrize("content", [BLOCKS, SNAKE, CAMEL], ids=["blocks", "snake_case", "camelCase"])
 async def test_a_message_keeps_its_blocks_as_they_were_sent(home: Home, content: list[Any]) -> None:
     session = await (await home.agent(StepModel())).start_session()
-    done(await session.run(content))
-    entry = entries_of(await stored(session), agents.MessageEntry)[0]
+    live: list[agents.Event] = []
+    done(await session.run(content, on_event=live.append))
+    history = [entry async for entry in session.history()]
 
-    assert entry.content == tuple(BLOCKS)
-    assert entry.text == "look"
+    for entry in (entries_of(await stored(session), agents.MessageEntry)[0], entries_of(live, agents.MessageEntry)[0]):
+        assert entry.content == tuple(BLOCKS)
+        assert entry.text == "look"
+        assert entry == history[0]
 
 
 async def test_a_message_s_text_is_its_text_blocks_joined(home: Home) -> None:
@@ -136,7 +139,11 @@ async def test_bad_input_is_refused_by_every_send_before_anything_changes(home: 
     for sending in (session.send_message, session.start_turn, session.run, turn.steer):
         with pytest.raises((ValueError, TypeError), match=named):
             await sending(content)
+    with pytest.raises((ValueError, TypeError), match=named):
+        await session.send_message(content, idempotency_key="k")
     assert await stored(session) == []
+    assert (await session.info()).status == "waiting"
+    done(await session.run("good", idempotency_key="k"))
 
 
 async def test_a_message_over_sixteen_mebibytes_is_refused(home: Home) -> None:

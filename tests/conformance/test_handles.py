@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import subprocess
 import sys
 from typing import Annotated, Any, ClassVar
@@ -22,7 +23,8 @@ from agents_for_tests import (
     stored,
     words,
 )
-from pydantic import field_validator
+from pydantic import BaseModel, field_validator
+from real_server import RealServer
 
 import api_shim as agents
 from broker.protocol.content import content_text
@@ -63,15 +65,90 @@ async def test_turn_handles_are_equal_by_session_and_id(home: Home) -> None:
 
 
 def test_making_a_handle_sends_nothing() -> None:
-    agent = agents.Agent.load_from(agent_name="a", url="redis://nowhere.invalid:1/0")
-    turn = agent.session("any session").turn("any turn")
-
-    assert (turn.id, turn.started) == ("any turn", None)
-    assert agents.session("any session").id == "any session"
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(0.1)
+        url = f"redis://127.0.0.1:{listening.getsockname()[1]}/0"
+        agents.connect(url)
+        try:
+            loaded = agents.Agent.load_from(agent_name="a")
+            agent = agents.Agent(model="scripted:echo")
+            for session in (agents.session("any"), agent.session("any"), loaded.session("any")):
+                turn = session.turn("any turn")
+                assert (session.id, turn.id, turn.started) == ("any", "any turn", None)
+        finally:
+            agents.connect(None)
+        with pytest.raises(TimeoutError):
+            listening.accept()
     with pytest.raises(ValueError, match="agent_name"):
         agents.Agent.load_from()
     with pytest.raises(ValueError, match="agent_name"):
         agents.Agent.load_from(agent_name="a", agent_id="a")
+
+
+async def test_handles_of_one_id_in_two_places_differ(real_server: RealServer) -> None:
+    places = (real_server.url, real_server.url.replace("/0", "/1"), None, real_server.url)
+    handles = []
+    for place in places:
+        agents.connect(place)
+        handles.append(agents.session("any"))
+    agents.connect(None)
+
+    first, other, embedded, again = handles
+    assert first == again
+    assert len({first, other, embedded}) == 3
+    assert len({handle.turn("t") for handle in handles}) == 3
+
+
+async def test_a_stored_id_gives_the_session_back(home: Home) -> None:
+    agent = await home.agent(StepModel())
+    session = await agent.start_session()
+    done(await session.run("hi"))
+    log = await stored(session)
+    again, observer = agent.session(session.id), agents.session(session.id)
+
+    assert again.id == observer.id == session.id
+    assert await stored(again) == await stored(observer) == log
+    done(await again.run("more"))
+
+
+class Sum(BaseModel):
+    total: int
+
+
+async def test_both_ways_to_a_session_keep_the_agent_s_output_type(home: Home) -> None:
+    text = '{"total": 3}'
+    agent = await home.agent(StepModel([text], [text], [text]), output_type=Sum)
+    session = await agent.start_session()
+
+    for handle, output in (
+        (session, Sum(total=3)),
+        (agent.session(session.id), Sum(total=3)),
+        (agents.session(session.id), text),
+    ):
+        state = done(await handle.run("hi"))
+        turn = handle.turn(state.turn_id)
+        assert state.output == done(await turn.get()).output == done(await turn.result()).output == output
+
+
+async def test_a_turn_just_sent_is_never_not_found(home: Home) -> None:
+    gate = Gate()
+    session = await (await home.agent(StepModel([gate]))).start_session()
+    turn = started(await session.start_turn("hi"))
+    busy = await session.start_turn("other")
+    assert isinstance(busy, agents.Busy)
+    steered = await turn.steer("more")
+    assert isinstance(steered, agents.Turn)
+
+    for sent in (turn, busy.turn, steered, await session.send_message("and more")):
+        assert isinstance(await sent.get(), agents.Running)
+        assert isinstance(await sent.result(timeout=0), agents.Running)
+        assert (await anext(sent.iter_events())).turn_id == turn.id
+    gate.open.set()
+    new = await (await home.agent(StepModel())).start_session()
+    first = await new.send_message("hi")
+    assert isinstance(await first.get(), agents.Running | agents.Completed)
+    done(await first.result())
+    done(await turn.result())
 
 
 async def test_a_handle_of_an_agent_that_workers_serve_opens_and_runs_sessions(home: Home) -> None:

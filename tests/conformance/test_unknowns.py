@@ -6,7 +6,8 @@ The records are appended by hand, as a worker of that version would.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Awaitable
+from typing import Any, cast
 
 import pytest
 from agents_for_tests import (
@@ -26,7 +27,9 @@ from broker.keys import new_id, new_session_id
 from broker.protocol.wire import tail
 from broker.runs import Write
 from broker.scripting import Argument
+from workers.models import ModelReasoning
 
+UNKNOWN = "00000000-0000-4000-8000-000000000000"
 OPENED = "2026-01-02T03:04:05+00:00"
 
 
@@ -69,6 +72,15 @@ class Newer:
         for record in records:
             effects += ["e", tail(record)]
         await runs.append(self.broker, self._write(), effects, budget=5.0)
+
+    async def append_without_turn(self, *records: dict[str, Any]) -> None:
+        """Append records that name no turn: between two appends of the worker, as another process would."""
+        keys, client = self.broker.keys, self.broker.client
+        for record in records:
+            last = (await stored(self.session))[-1].id.rpartition(":")[2]
+            n, _, ms = last.partition("-")
+            await client.xadd(keys.of("log", self.session.id), {"e": b"{" + tail(record)}, id=f"{int(n) + 1}-{ms}")
+            await cast("Awaitable[int]", client.hincrby(keys.of("session", self.session.id), "n", 1))
 
     async def ask(self, callback: dict[str, Any]) -> str:
         """Open a callback; return its id."""
@@ -117,25 +129,83 @@ async def test_an_unknown_event_is_given_with_its_data_and_reading_goes_on(home:
 async def test_an_unknown_turn_status_keeps_the_wait_going(home: Home) -> None:
     newer = Newer(home)
     turn = await newer.begin()
-    waiting = asyncio.create_task(turn.result())
-    await newer.append(
-        {"type": "turnUpdated", "status": "paused"},
-        {"type": "sessionUpdated", "status": "paused", "title": None, "archived": False},
-        {"type": "notice", "message": "m", "level": "critical", "source": None, "details": {"a": 1}},
-    )
+    got: list[agents.Event] = []
+    waiting = asyncio.create_task(turn.result(on_event=got.append))
+    await newer.append({"type": "turnUpdated", "status": "paused"})
     assert isinstance(await turn.get(), agents.Running)
     assert isinstance(await turn.result(timeout=0.05), agents.Running)
     assert not waiting.done()
-    updated, session, notice = (await replayed(newer.session))[-3:]
     await newer.end(type="completed", text="ok")
 
-    assert isinstance(updated, agents.TurnUpdated)
-    assert (updated.status, updated.turn_id) == (agents.UnknownValue("paused"), turn.id)
-    assert isinstance(session, agents.SessionUpdated)
-    assert (session.status, session.turn_id) == (agents.UnknownValue("paused"), None)
-    assert isinstance(notice, agents.Notice)
-    assert (notice.level, notice.details, notice.turn_id) == (agents.UnknownValue("critical"), {"a": 1}, turn.id)
     assert done(await waiting).text == "ok"
+    (paused, _) = [event for event in got if isinstance(event, agents.TurnUpdated)]
+    assert (paused.status, paused.turn_id) == (agents.UnknownValue("paused"), turn.id)
+
+
+async def test_an_unknown_session_status_is_an_unknown_value_and_reading_goes_on(home: Home) -> None:
+    newer = Newer(home)
+    await newer.begin()
+    await newer.append(
+        {"type": "sessionUpdated", "status": "asleep", "title": "t", "archived": True},
+        {"type": "notice", "message": "m", "level": "info", "source": None, "details": {"a": 1}},
+    )
+
+    asleep, notice = (await replayed(newer.session))[-2:]
+    assert isinstance(asleep, agents.SessionUpdated)
+    assert (asleep.status, asleep.title, asleep.archived) == (agents.UnknownValue("asleep"), "t", True)
+    assert asleep.turn_id is None
+    assert isinstance(notice, agents.Notice)
+    assert (notice.details, notice.turn_id) == ({"a": 1}, newer.turn.id)
+
+
+async def test_an_unknown_notice_level_is_an_unknown_value(home: Home) -> None:
+    newer = Newer(home)
+    await newer.begin()
+    await newer.append({"type": "notice", "message": "m", "level": "loud"})
+
+    match (await replayed(newer.session))[-1]:
+        case agents.Notice(message, level=agents.UnknownValue(value), source=None, details=None):
+            assert (message, value) == ("m", "loud")
+        case other:
+            raise AssertionError(other)
+
+
+async def test_an_event_that_names_no_turn_has_none(home: Home) -> None:
+    newer = Newer(home)
+    await newer.begin()
+    message = {"type": "message", "id": new_id(), "role": "system", "content": [{"type": "text", "text": "be kind"}]}
+    await newer.append_without_turn(
+        {"type": "callbackResolved", "callbackId": UNKNOWN},
+        {"type": "notice", "message": "m", "level": "info"},
+        {"type": "entryAdded", "entry": message},
+        {"type": "entryCompleted", "entry": message},
+    )
+
+    events = (await replayed(newer.session))[-4:]
+    assert words(events) == "CallbackResolved | Notice | +system | =system"
+    assert [event.turn_id for event in events] == [None] * 4
+    assert isinstance(events[3], agents.EntryCompleted)
+    assert events[3].entry.turn_id is None
+
+
+async def test_raw_of_an_entry_is_the_whole_object_in_camel_case(home: Home) -> None:
+    newer = Newer(home)
+    await newer.begin()
+    entry = {"type": "checkpoint", "id": new_id(), "stepCount": 3, "nested": {"innerName": [1]}}
+    await newer.append(
+        {"type": "entryAdded", "entry": entry, "private": {"s": 1}},
+        {"type": "entryCompleted", "entry": entry, "private": {"s": 1}},
+    )
+    await newer.end(type="completed", text="ok")
+    model = StepModel([ModelReasoning("hm"), "ok"])
+    agent = await home.agent(model, name="newer")
+    done(await agent.session(newer.session.id).run("go on"))
+
+    _, checkpoint, _, reasoning, _ = [entry async for entry in newer.session.history()]
+    assert isinstance(checkpoint, agents.UnknownEntry)
+    assert checkpoint.raw == entry
+    assert isinstance(reasoning, agents.UnknownEntry)
+    assert reasoning.raw == {"type": "reasoning", "id": reasoning.id, "text": "hm"}
 
 
 async def test_an_unknown_entry_keeps_its_place_in_the_history(home: Home) -> None:
