@@ -1,0 +1,49 @@
+"""docs/conformance.md: every line of the specification names a test that exists, or waits for the next issue."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+LEDGER = ROOT / "docs" / "conformance.md"
+
+
+def rows() -> list[list[str]]:
+    """The table's lines as their four cells."""
+    lines = [line for line in LEDGER.read_text().splitlines() if re.match(r"\| [EFGSC]-\d{3} \|", line)]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+
+
+@cache
+def functions_in(path: str) -> frozenset[str]:
+    """The names of a file's functions."""
+    tree = ast.parse((ROOT / path).read_text())
+    return frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def test_every_line_has_an_id_a_statement_a_source_and_its_tests() -> None:
+    table = rows()
+    ids = [row[0] for row in table]
+
+    assert len(table) > 400
+    assert len(set(ids)) == len(ids)
+    for row in table:
+        assert len(row) == 4, row
+        assert all(row), row
+        assert re.match(r"00[0-3]", row[2]), row
+
+
+def test_every_named_test_exists() -> None:
+    missing = []
+    for line, *_, named in rows():
+        if named == "`next issue`":
+            continue
+        for part in named.split("<br>"):
+            match = re.fullmatch(r"`(tests/[\w/]+\.py)::(test_\w+)`", part)
+            if match is None or not (ROOT / match[1]).is_file() or match[2] not in functions_in(match[1]):
+                missing.append(f"{line}: {part}")
+
+    assert missing == []
