@@ -5,12 +5,14 @@ handled here and listed:
 
 - no `INFO`, so the check at start is skipped;
 - a cancelled `BLPOP` stays behind and swallows the next token, so a worker's fallback poll is short (`FALLBACK_POLL`);
+- a task's cancellation is swallowed now and then, so tasks that use it are cancelled until they have ended (`end_task`);
 - JSON encoded or decoded in Lua differs from Redis, so scripts do neither;
 - a script costs 0.4-0.7 ms, and each write wakes every blocked reader.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final
 
 import fakeredis
@@ -19,6 +21,15 @@ from fakeredis import aioredis as fake_aioredis
 
 FALLBACK_POLL: Final = 0.05
 """Seconds between polls of a worker on this broker."""
+
+_SWALLOWED_S: Final = 0.05
+
+
+async def end_task(task: asyncio.Task[None]) -> None:
+    """Cancel a task until it has ended: Python 3.11's wait_for, in fakeredis, swallows a cancellation that meets its result."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=_SWALLOWED_S)
 
 
 class EmbeddedServer:

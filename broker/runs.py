@@ -17,13 +17,17 @@ from broker.transitions import PROTOCOL, Raw, pairs_of, session_key, words_of
 
 @dataclass(frozen=True)
 class Begun:
-    """A run begins: which attempt it is, where the log ends, and the log's tail after what the worker had."""
+    """A run begins: which attempt it is, where the log ends, and the log's tail after `after`.
+
+    That is what the worker had folded, or 0-0 when the log does not hold it any more.
+    """
 
     attempt: int
     last: str
     agent: str
     inputs: bytes
     customization: bytes
+    after: str
     tail: list[Raw]
 
 
@@ -62,7 +66,7 @@ async def begin(
     match reply[0]:
         case b"begun":
             attempt, last, agent = int(reply[1]), reply[2].decode(), reply[3].decode()
-            return Begun(attempt, last, agent, reply[4], reply[5], pairs_of(reply[6:]))
+            return Begun(attempt, last, agent, reply[4], reply[5], reply[6].decode(), pairs_of(reply[7:]))
         case b"taken":
             return "taken"
         case b"newer":

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
+import traceback
+from typing import Any
 
 import structlog
 
@@ -25,6 +27,12 @@ def configure_logging(*, json: bool = False, level: int = logging.INFO) -> None:
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=False,
     )
+
+
+def fault(error: BaseException) -> dict[str, Any]:
+    """Return what a log may hold of an exception: its type, and the places it passed. Its message may hold contents."""
+    places = traceback.extract_tb(error.__traceback__)[-8:]
+    return {"error": type(error).__name__, "at": [f"{place.filename}:{place.lineno} {place.name}" for place in places]}
 
 
 def quiet_by_default() -> None:

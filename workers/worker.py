@@ -20,7 +20,7 @@ from arq.worker import Worker, func
 from broker import queue, runs
 from broker.broker import Broker
 from broker.channels import pop_token, subscribe
-from broker.embedded import FALLBACK_POLL
+from broker.embedded import FALLBACK_POLL, end_task
 from broker.keys import new_id
 from broker.pipeline import TRANSIENT
 from broker.protocol.errors import BrokerUnavailableError
@@ -29,6 +29,7 @@ from broker.protocol.values import loads
 from broker.runs import Begun, Gap, Superseded
 from workers.agent import AgentDefinition
 from workers.fold import History
+from workers.logging import fault
 from workers.turn import RunContext, TurnRun, start_run
 from workers.writer import fold_raw
 
@@ -38,7 +39,7 @@ _JOB_TIMEOUT_S = 30 * 86_400
 _FOLDS_KEPT = 256
 _PAGE = 200
 _BELL_S = 5.0
-_SWALLOWED_S = 0.05
+_CLAIM_S = 1.0
 
 
 async def run_turn(ctx: dict[Any, Any], session_id: str, _turn_id: str, _wake: int) -> str:
@@ -74,9 +75,10 @@ class TurnWorker(Worker):
         self.handed_back: list[str] = []
         self._agents: dict[str, AgentDefinition] = {}
         self._runs: dict[str, TurnRun] = {}
-        self._held: dict[str, tuple[str, str]] = {}  # job id → its queue, its session
+        self._held: dict[str, str] = {}  # job id → its queue
         self._folds: dict[str, History] = {}
         self._fence = 0
+        self._claiming = asyncio.Lock()
         self._due = asyncio.Event()
         self._bell: asyncio.Task[None] | None = None
         self.ctx["runs"] = self._runs
@@ -96,7 +98,7 @@ class TurnWorker(Worker):
             if self._bell is not None:
                 before = self._bell
                 self._bell = asyncio.create_task(self._forever(self._hear_bell), name="worker bell")
-                await _end(before)
+                await end_task(before)
             self._due.set()
 
     def _queues(self) -> list[tuple[str, str]]:
@@ -116,13 +118,14 @@ class TurnWorker(Worker):
             await self.ready.wait()
             while not self.stopping.is_set():
                 try:
-                    wait = await self._claim_all()
+                    async with self._claiming:
+                        wait = await self._claim_all()
                 except BrokerUnavailableError:
                     log.warning("broker_away", worker=self.id)
                     wait = 0.1
                 await self._wait_for_work(wait)
         finally:
-            await asyncio.gather(*(_end(task) for task in (*beside, self._bell)))
+            await asyncio.gather(*(end_task(task) for task in (*beside, self._bell)))
 
     async def _forever(self, loop: Any) -> None:
         back = 0.05
@@ -130,8 +133,10 @@ class TurnWorker(Worker):
             try:
                 await loop()
                 back = 0.05
-            except (*TRANSIENT, BrokerUnavailableError) as away:
-                log.warning("broker_away", worker=self.id, loop=loop.__name__, error=type(away).__name__)
+            except Exception as failed:  # noqa: BLE001 - a loop that ended would take the worker's leases with it
+                away = isinstance(failed, (*TRANSIENT, BrokerUnavailableError))
+                said = {"error": type(failed).__name__} if away else fault(failed)
+                log.warning("broker_away" if away else "loop_failed", worker=self.id, loop=loop.__name__, **said)
                 await asyncio.sleep(back)
                 back = min(back * 2, 1.0)
 
@@ -168,10 +173,11 @@ class TurnWorker(Worker):
         self.job_counter += 1
         task = self.loop.create_task(self._run(key, job_id, body), name=f"turn {job_id}")
         self.tasks[job_id] = task
-        task.add_done_callback(lambda _: self._freed(job_id))
+        task.add_done_callback(lambda done: self._freed(job_id, done))
 
-    def _freed(self, job_id: str) -> None:
-        self.tasks.pop(job_id, None)
+    def _freed(self, job_id: str, task: asyncio.Task[Any]) -> None:
+        if self.tasks.get(job_id) is task:
+            del self.tasks[job_id]
         full = self.job_counter >= self.max_jobs
         self._release_sem_dec_counter_on_complete()
         if full:
@@ -213,7 +219,7 @@ class TurnWorker(Worker):
             if run is None or run.context.turn_id != turn_id:
                 continue
             if word == "stop":
-                self._stop(session_id)
+                self._stop(session_id, turn_id)
             else:
                 run.news.set()
 
@@ -225,9 +231,9 @@ class TurnWorker(Worker):
             self.ready.set()
             log.info("worker_started", worker=self.id, agents=sorted(self._agents), slots=self.max_jobs)
 
-    def _stop(self, session_id: str) -> None:
-        for job_id, (_, held) in list(self._held.items()):
-            if held == session_id and (task := self.tasks.get(job_id)) is not None:
+    def _stop(self, session_id: str, turn_id: str) -> None:
+        for job_id in list(self._held):
+            if f"{session_id}:{turn_id}:" in job_id and (task := self.tasks.get(job_id)) is not None:
                 task.cancel()
 
     async def _renew_all(self) -> None:
@@ -236,7 +242,7 @@ class TurnWorker(Worker):
         await asyncio.sleep(self.broker.settings.lease / 4)
 
     async def _renew(self, agent: str, key: str) -> None:
-        held = [job_id for job_id, (of, _) in self._held.items() if of == key]
+        held = [job_id for job_id, of in self._held.items() if of == key]
         lost = await queue.renew(
             self.broker, key, held, worker=self.id, agent=agent, slots=self.max_jobs, version=_version(), budget=1.0
         )
@@ -248,44 +254,68 @@ class TurnWorker(Worker):
     # One job.
 
     async def _run(self, key: str, job_id: str, body: bytes | None) -> None:
-        self._held[job_id] = (key, "")
+        self._held[job_id] = key
         try:
             await self.run_job(job_id, 0, key=key, body=body)
         except asyncio.CancelledError:
             if self.stopping.is_set():
                 raise
-        except BrokerUnavailableError:
-            log.warning("turn_left_to_its_lease", worker=self.id, job=job_id)
-        except Exception:
-            log.exception("run_failed", worker=self.id, job=job_id)
+        except Exception as failed:  # noqa: BLE001 - its lease lapses, and another run goes on
+            log.error("run_failed", worker=self.id, job=job_id, **fault(failed))  # noqa: TRY400 - a message holds contents
         finally:
-            self._held.pop(job_id, None)
+            # The claim may have given a job that was also rung for: then this task has nothing to say of it any more.
+            if self.tasks.get(job_id) is asyncio.current_task():
+                self._held.pop(job_id, None)
 
     async def run_job(self, job_id: str, score: int, *, key: str = "", body: bytes | None = None) -> None:  # noqa: ARG002 - arq's signature
         """Begin a job, one that was claimed or (without a body) rung for, and run its function.
 
-        What the run meets decides what becomes of the turn.
+        A run that cannot go on here hands its turn back, and with it the attempt.
         """
         job = queue.rung_job(job_id) if body is None else queue.read_job(job_id, body)
-        self._held[job_id] = (key, job.session_id)
         self._fence += 1
         fence = f"{self.id}:{self._fence}"
+        try:
+            await self._run_turn(job, fence, rung=body is None)
+        except Gap:
+            await self._hand_back(job, fence)
+        except asyncio.CancelledError:
+            # Drain, a lost lease, or the turn's end: whoever holds the fence goes on. A fence that fell makes this nothing.
+            await self._hand_back(job, fence)
+            raise
+        except BrokerUnavailableError:
+            log.warning("broker_away", worker=self.id, session=job.session_id, turn=job.turn_id)
+            while not await self._hand_back(job, fence) and not self.stopping.is_set():
+                pass  # each try takes its budget
+
+    async def _hand_back(self, job: queue.Job, fence: str) -> bool:
+        """Hand a turn back if the run still holds it; False when the broker did not answer."""
+        try:
+            if await runs.release(self.broker, job.session_id, fence, budget=1.0):
+                self.handed_back.append(job.turn_id)
+        except BrokerUnavailableError:
+            return False
+        return True
+
+    async def _run_turn(self, job: queue.Job, fence: str, *, rung: bool) -> None:
         history = self._folds.pop(job.session_id, None) or History()
         begun = await runs.begin(
             self.broker,
             job.session_id,
-            job=job_id,
+            job=job.id,
             turn=job.turn_id,
             wake=job.wake,
             fence=fence,
             worker=self.id,
             after=history.last,
             page=_PAGE,
-            lease=self.broker.settings.lease if body is None else None,
+            lease=self.broker.settings.lease if rung else None,
         )
         if not isinstance(begun, Begun):
-            log.info("job_not_begun", worker=self.id, job=job_id, reason=begun)
+            log.info("job_not_begun", worker=self.id, job=job.id, reason=begun)
             return
+        if begun.after != history.last:
+            history = History()  # the broker lost what this one was folded from
         context = RunContext(
             self.broker,
             self._agents[begun.agent],
@@ -315,24 +345,18 @@ class TurnWorker(Worker):
             if function is None:
                 await run.fail(ProtocolError(message=f"no function {job.function!r} here", code="bad_job"))
                 return "ended"
-            return cast("str", await function.coroutine(self.ctx, job.session_id, job.turn_id, job.wake))
+            try:
+                return cast("str", await function.coroutine(self.ctx, job.session_id, job.turn_id, job.wake))
+            except (Superseded, Gap, BrokerUnavailableError):
+                raise
+            except Exception as failed:  # noqa: BLE001 - whatever the agent's code raises ends its turn, not the worker
+                said = fault(failed)
+                log.error("turn_failed", worker=self.id, session=job.session_id, turn=job.turn_id, **said)  # noqa: TRY400 - a message holds contents
+                message = f"{type(failed).__name__} in the agent's code"
+                await run.fail(ProtocolError(message=message, code="internal_error"))
+                return "ended"
         except Superseded:
             return "superseded"
-        except Gap:
-            await runs.release(self.broker, job.session_id, run.context.fence, budget=1.0)
-            return "gap"
-        except asyncio.CancelledError:
-            # Drain, a lost lease, or the turn's end: whoever holds the fence goes on. A fence that fell makes this nothing.
-            with contextlib.suppress(BrokerUnavailableError):
-                if await runs.release(self.broker, job.session_id, run.context.fence, budget=1.0):
-                    self.handed_back.append(job.turn_id)
-            raise
-        except BrokerUnavailableError:
-            raise
-        except Exception as error:
-            log.exception("turn_failed", worker=self.id, session=job.session_id, turn=job.turn_id)
-            await run.fail(ProtocolError(message=f"{type(error).__name__} in the agent's code", code="internal_error"))
-            return "ended"
 
     def _keep_fold(self, session_id: str, history: History) -> None:
         self._folds[session_id] = history
@@ -346,12 +370,14 @@ class TurnWorker(Worker):
         self.stopping.set()
         self.ready.set()  # a start that was waited for waits no more
         self._due.set()
+        with contextlib.suppress(TimeoutError):  # what a claim under way gives is started, and then handed back
+            async with asyncio.timeout(_CLAIM_S), self._claiming:
+                pass
         running: Sequence[asyncio.Task[Any]] = list(self.tasks.values())
         if running and grace > 0:
             renewing = asyncio.create_task(self._forever(self._renew_all))
             await asyncio.wait(running, timeout=grace)
-            renewing.cancel()
-            await asyncio.gather(renewing, return_exceptions=True)
+            await end_task(renewing)
         rest = [task for task in self.tasks.values() if not task.done()]
         for task in rest:
             task.cancel()
@@ -360,13 +386,6 @@ class TurnWorker(Worker):
             for name, key in self._queues():
                 await queue.leave(self.broker, key, worker=self.id, agent=name, budget=0.5)
         log.info("worker_stopped", worker=self.id, finished=self.finished_turns, handed_back=self.handed_back)
-
-
-async def _end(task: asyncio.Task[None]) -> None:
-    """Cancel a task until it has ended: Python 3.11's wait_for, in fakeredis, swallows a cancellation that meets its result."""
-    while not task.done():
-        task.cancel()
-        await asyncio.wait({task}, timeout=_SWALLOWED_S)
 
 
 def _version() -> str:

@@ -149,7 +149,8 @@ class Writer:
 
 
 async def fold_raw(broker: Broker, session_id: str, history: History, raws: Sequence[Raw]) -> None:
-    """Fold raw records, the next ones of the log."""
+    """Fold raw records, the next ones of the log. What was folded while they were read is passed over."""
     records: list[tuple[str, dict[str, Any]]] = await read_records(broker, session_id, raws)
     for stream_id, record in records:
-        history.apply(stream_id, record)
+        if int(stream_id.partition("-")[0]) > history.n:
+            history.apply(stream_id, record)

@@ -5,7 +5,8 @@
 --         lease: in ms, and the job is claimed here, if it is still due: a worker that was rung for it needs no other call;
 --         '' = it was claimed before
 -- RETURN  dropped: the turn is not at that wake, its id is gone | taken: it is not in its queue
---         newer: a record protocol this worker cannot read | dead: attempts are used up, the turn has ended | begun attempts last-id agent inputs customization, then id body …
+--         newer: a record protocol this worker cannot read | dead: attempts are used up, the turn has ended
+--         begun attempts last-id agent inputs customization from, then id body …   from: `after`, or 0-0 when the log has no such id
 -- EVENTS  a notice from the second attempt on; the turn's end when dead
 --@include session emit enqueue end_turn
 local s = load_session(sid)
@@ -42,8 +43,11 @@ if s.fence ~= fence then
   end
 end
 local extra = redis.call('HMGET', s.key, 'inputs', 'customization')
-local reply = {'begun', int(s.attempts), last_id(s), s.agent, extra[1] or '', extra[2] or ''}
-for _, record in ipairs(redis.call('XRANGE', s.log, '(' .. after, '+', 'COUNT', page)) do
+-- What a worker kept of a log that has lost writes since is of no use: it gets the log from its start.
+local from = after
+if after ~= '0-0' and #redis.call('XRANGE', s.log, after, after) == 0 then from = '0-0' end
+local reply = {'begun', int(s.attempts), last_id(s), s.agent, extra[1] or '', extra[2] or '', from}
+for _, record in ipairs(redis.call('XRANGE', s.log, '(' .. from, '+', 'COUNT', page)) do
   reply[#reply + 1] = record[1]
   reply[#reply + 1] = record[2][2]
 end
