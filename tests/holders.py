@@ -14,7 +14,7 @@ from broker.keys import new_id, new_session_id
 from broker.protocol.values import loads
 from broker.protocol.wire import entry_tail, merge_blob, resolved_tail, tail
 from broker.scripting import Argument
-from broker.transitions import Message, SessionOptions, words_of
+from broker.transitions import Message, Raw, SessionOptions, words_of
 
 ENDED: Final = tail({"type": "turnEnded", "state": {"type": "completed", "text": "", "toolCalls": []}})
 """The tail of a completed turn's end."""
@@ -231,6 +231,12 @@ async def records(broker: Broker, session_id: str, *, after: str = "-") -> list[
             found[-1]["entry"] = record["entry"]
         found.append(record)
     return found
+
+
+async def raw_records(broker: Broker, session_id: str) -> list[Raw]:
+    """Return the stored records as they lie in the stream."""
+    reply = await command(broker, "XRANGE", broker.keys.of("log", session_id), "-", "+")
+    return [Raw(stream_id.decode(), found[b"e"]) for stream_id, found in reply]
 
 
 def kinds(found: list[Record]) -> list[str]:
