@@ -110,7 +110,17 @@ if TYPE_CHECKING:
     from workers.client_tools import ClientTool, ClientToolAnswers, client_tool
     from workers.hooks import Hook, Subagent, SubagentPolicy, reject, retry, skip
     from workers.inputs import Depends, SessionInput
-    from workers.models import Model, ModelError, ModelRequest
+    from workers.models import (
+        Model,
+        ModelDelta,
+        ModelError,
+        ModelReasoning,
+        ModelRequest,
+        ModelStop,
+        ModelText,
+        ModelToolCall,
+        ModelUsage,
+    )
     from workers.permissions import PermissionPolicy, PermissionRule
     from workers.scripted import ScriptedCall, ScriptedModel, ScriptedReply, register_scripted
     from workers.tools import Tool, ToolAnnotations, ToolError, ToolResult, tool
@@ -122,8 +132,14 @@ _LATE: dict[str, str] = {
     "Depends": "workers.inputs",
     "Hook": "workers.hooks",
     "Model": "workers.models",
+    "ModelDelta": "workers.models",
     "ModelError": "workers.models",
+    "ModelReasoning": "workers.models",
     "ModelRequest": "workers.models",
+    "ModelStop": "workers.models",
+    "ModelText": "workers.models",
+    "ModelToolCall": "workers.models",
+    "ModelUsage": "workers.models",
     "PermissionPolicy": "workers.permissions",
     "PermissionRule": "workers.permissions",
     "ScriptedCall": "workers.scripted",
@@ -218,8 +234,14 @@ __all__ = [
     "KeepCallbackOpen",
     "MessageEntry",
     "Model",
+    "ModelDelta",
     "ModelError",
+    "ModelReasoning",
     "ModelRequest",
+    "ModelStop",
+    "ModelText",
+    "ModelToolCall",
+    "ModelUsage",
     "NotFound",
     "Notice",
     "ObservationLost",
