@@ -254,7 +254,8 @@ class TurnWorker(Worker):
     # One job.
 
     async def _run(self, key: str, job_id: str, body: bytes | None) -> None:
-        self._held[job_id] = key
+        if body is not None:  # a job that was rung for is held once `begin` has claimed it
+            self._held[job_id] = key
         try:
             await self.run_job(job_id, 0, key=key, body=body)
         except asyncio.CancelledError:
@@ -276,7 +277,7 @@ class TurnWorker(Worker):
         self._fence += 1
         fence = f"{self.id}:{self._fence}"
         try:
-            await self._run_turn(job, fence, rung=body is None)
+            await self._run_turn(job, fence, key, rung=body is None)
         except Gap:
             await self._hand_back(job, fence)
         except asyncio.CancelledError:
@@ -297,7 +298,7 @@ class TurnWorker(Worker):
             return False
         return True
 
-    async def _run_turn(self, job: queue.Job, fence: str, *, rung: bool) -> None:
+    async def _run_turn(self, job: queue.Job, fence: str, key: str, *, rung: bool) -> None:
         history = self._folds.pop(job.session_id, None) or History()
         begun = await runs.begin(
             self.broker,
@@ -314,6 +315,7 @@ class TurnWorker(Worker):
         if not isinstance(begun, Begun):
             log.info("job_not_begun", worker=self.id, job=job.id, reason=begun)
             return
+        self._held[job.id] = key
         if begun.after != history.last:
             history = History()  # the broker lost what this one was folded from
         context = RunContext(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import FrozenInstanceError
+from typing import cast
 
 import pytest
 from agents_for_tests import (
@@ -198,12 +199,17 @@ async def test_of_several_questions_the_first_blocks_and_the_last_answer_lets_go
 async def test_the_deltas_of_a_message_come_inside_it_and_join_to_its_text(home: Home) -> None:
     gate = Gate()
     session = await (await home.agent(StepModel(["Hel", gate, "lo ", "you"]))).start_session()
+    # Deltas are live only: another reader sees to it that this process is told of the session before its turn starts.
+    await session.rename("watched")
+    watching = session.iter_events()
+    await anext(watching)
     got: list[agents.Event] = []
     running = asyncio.create_task(session.run("hi", on_event=got.append))
     await eventually(lambda: words(got).endswith("TextDelta"), "the reader is live")
     gate.open.set()
     state = await running
 
+    await cast("AsyncGenerator[agents.Event, None]", watching).aclose()
     assert words(got) == spelled(STARTED, REPLIED, "turn terminated | ended Completed")
     deltas = [event for event in got if isinstance(event, agents.TextDelta)]
     (message,) = [entry for entry in entries_of(got, agents.MessageEntry) if entry.role == "assistant"]
