@@ -149,6 +149,11 @@ async def running(broker: Broker, *, worker: str = "w1") -> Holder:
     return await hold(broker, worker=worker)
 
 
+async def verb_interrupt(broker: Broker, holder: Holder) -> bool:
+    """Interrupt a holder's turn; False when it was not the active one."""
+    return await transitions.interrupt(broker, holder.session_id, holder.turn) is None
+
+
 # Effects, as `broker/scripts/include/effects.lua` takes them.
 
 
