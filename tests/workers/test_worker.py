@@ -1,0 +1,416 @@
+"""The worker: what it claims and holds, what it hands back, and what its log may say."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import AsyncIterator
+from typing import Any
+
+import holders
+import pytest
+from eventually import eventually
+from leaks import drop_keys
+from real_server import RealServer, serving
+from structlog.testing import capture_logs
+from turns import Gate, Stage, Steps, add, call, staged, working
+
+from broker import queue, runs, transitions
+from broker.broker import Broker
+from broker.keys import new_id
+from broker.protocol.callbacks import DenyApproval
+from broker.settings import Settings
+from workers.agent import AgentDefinition
+from workers.models import ModelError, ModelRequest, ModelText, UserMessage
+from workers.tools import ToolError, tool
+from workers.worker import TurnWorker
+
+
+def agent(model: Any = None, *tools: Any, **options: Any) -> AgentDefinition:
+    return AgentDefinition(model=model or Steps(), name=options.pop("name", "agent"), tools=tools, **options)
+
+
+async def queued_turn(broker: Broker, name: str = "agent") -> Stage:
+    """A session with a turn in the queue, and nobody to run it."""
+    stage = Stage(broker, None, await holders.open_session(broker, agent=name))  # type: ignore[arg-type] # no worker yet
+    await stage.send()
+    return stage
+
+
+@pytest.fixture
+async def short(real_server: RealServer) -> AsyncIterator[Broker]:
+    """A broker whose leases are short, for what must lapse."""
+    broker = Broker(Settings(redis_url=real_server.url, prefix=f"w{new_id()[:8]}:", lease=0.4))
+    yield broker
+    await drop_keys(broker.client, broker.settings.prefix)
+    await broker.close()
+
+
+# What it serves.
+
+
+async def test_it_is_registered_before_it_is_ready(broker: Broker) -> None:
+    async with working(broker, agent()) as worker:
+        served = await holders.command(broker, "ZRANGE", f"{broker.keys.base(0)}workers:agent", 0, -1)
+        assert served == [worker.id.encode()]
+
+    assert await holders.keys_of(broker, "worker", "workers") == []
+
+
+async def test_it_serves_an_agent_from_when_it_is_told(broker: Broker) -> None:
+    async with working(broker, agent()) as worker:
+        stage = await queued_turn(broker, "later")
+        await worker.serve(agent(Steps(["hello"]), name="later"))
+        assert (await stage.ended())["text"] == "hello"
+        again = await queued_turn(broker, "later")
+        await again.ended()
+        assert worker.finished_turns == 2
+
+
+async def test_it_leaves_other_agents_turns_alone(broker: Broker) -> None:
+    other = await queued_turn(broker, "other")
+    async with working(broker, agent()):
+        await (await queued_turn(broker)).ended()
+        assert await other.state() == "queued"
+
+
+async def test_what_waited_before_it_came_is_run(broker: Broker) -> None:
+    stages = [await queued_turn(broker) for _ in range(5)]
+    async with working(broker, agent()):
+        for stage in stages:
+            await stage.ended()
+
+
+# Slots.
+
+
+async def test_it_runs_no_more_than_its_slots(broker: Broker) -> None:
+    running, most = 0, 0
+
+    @tool
+    async def count() -> None:
+        """Count those that run beside."""
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.01)
+        running -= 1
+
+    stages = [await queued_turn(broker) for _ in range(6)]
+    async with working(broker, agent(Steps([call("count", "a")]), count), slots=2):
+        for stage in stages:
+            await stage.ended()
+
+    assert most == 2
+
+
+async def test_a_parked_turn_holds_no_slot_and_nothing_else(broker: Broker) -> None:
+    definition = agent(Steps([call("add", "a", a=1, b=2)]), add, permission_mode="ask")
+    async with working(broker, definition, slots=1) as worker:
+        stages = [await queued_turn(broker) for _ in range(3)]
+        for stage in stages:
+            await stage.until("parked")
+        await eventually(lambda: worker.tasks, "no task is left", until=lambda tasks: not tasks)
+        assert (worker.job_counter, worker._held, worker._runs) == (0, {}, {})
+        assert await holders.queued(broker) == ([], [])
+        for stage in reversed(stages):
+            await stage.answer((await stage.callbacks())[0])
+            await stage.ended()
+
+
+async def test_a_full_worker_hands_the_token_on(redis_broker: Broker) -> None:
+    """Another one with a slot takes the turn at once, not at its next look."""
+    gate = Gate()
+    async with working(redis_broker, agent(Steps([gate, "done"])), slots=1) as full:
+        first = await queued_turn(redis_broker)
+        await gate.reached.wait()
+        async with working(redis_broker, agent(Steps(["quick"]))):
+            for _ in range(4):
+                stage = await queued_turn(redis_broker)
+                await eventually(stage.state, "the other took it", until=lambda job: job == "", within=1.5)
+        gate.open.set()
+        await first.ended()
+        assert full.finished_turns == 1
+
+
+async def test_a_job_that_was_claimed_and_rung_for_is_run_once_and_held(broker: Broker) -> None:
+    """The claim gave it while its token was on the way to the same worker."""
+    gate = Gate()
+    worker = TurnWorker(broker, [agent(Steps([gate, "done"]))])
+    stage = await queued_turn(broker)
+    key = broker.keys.queue(0, "agent")
+    claimed = await queue.claim(broker, key, worker=worker.id, slots=1, lease=15, budget=5)
+    ((job_id, body),) = claimed.jobs
+
+    await worker._start(key, job_id, None)
+    await worker._start(key, job_id, body)
+    await gate.reached.wait()
+    await asyncio.sleep(0.02)
+
+    assert list(worker._held) == list(worker.tasks) == [job_id]
+    assert worker.job_counter == 1
+    gate.open.set()
+    await stage.ended()
+    await eventually(lambda: worker.tasks, "no task is left", until=lambda tasks: not tasks)
+    assert (worker._held, worker.job_counter) == ({}, 0)
+    assert "notice" not in holders.kinds(await stage.records())[5:]
+
+
+# Interrupts.
+
+
+async def test_an_interrupt_stops_the_tool(broker: Broker) -> None:
+    gate, stopped = Gate(), asyncio.Event()
+
+    @tool
+    async def slow() -> None:
+        """Wait."""
+        try:
+            await gate.wait()
+        finally:
+            stopped.set()
+
+    async with staged(broker, Steps([call("slow", "a")]), slow) as stage:
+        turn = await stage.send()
+        await gate.reached.wait()
+        assert await transitions.interrupt(broker, stage.session_id, turn) is None
+        await asyncio.wait_for(stopped.wait(), 5)
+        await eventually(lambda: stage.worker.tasks, "no task is left", until=lambda tasks: not tasks)
+        assert stage.worker.handed_back == []
+        assert (await stage.ended())["type"] == "interrupted"
+        await stage.send("again")
+        assert (await stage.ended())["type"] == "completed"
+
+
+async def test_a_late_stop_does_not_touch_the_next_turn(broker: Broker) -> None:
+    gate = Gate()
+    async with staged(broker, Steps([gate, "done"])) as stage:
+        turn = await stage.send()
+        await gate.reached.wait()
+
+        stage.worker._stop(stage.session_id, "another turn of this session")
+        await asyncio.sleep(0.02)
+        assert len(stage.worker.tasks) == 1
+        stage.worker._stop(stage.session_id, turn)
+        await eventually(lambda: stage.worker.handed_back, "it was handed back", until=lambda back: back == [turn])
+        gate.open.set()
+        await stage.ended()
+
+
+# Its end.
+
+
+async def test_a_drain_lets_turns_end_within_the_grace(broker: Broker) -> None:
+    gate = Gate()
+    async with staged(broker, Steps([gate, "done"])) as stage:
+        await stage.send()
+        await gate.reached.wait()
+        draining = asyncio.create_task(stage.worker.drain(5))
+        late = await queued_turn(broker)
+        await asyncio.sleep(0.05)
+        gate.open.set()
+        await draining
+
+        assert (await stage.ended())["text"] == "done"
+        assert await late.state() == "queued"
+        assert (stage.worker.finished_turns, stage.worker.handed_back) == (1, [])
+
+
+@pytest.mark.parametrize("grace", [0, 0.05])
+async def test_a_drain_hands_the_rest_back_at_once_and_costs_no_attempt(broker: Broker, grace: float) -> None:
+    gate = Gate()
+    async with staged(broker, Steps([gate, "done"])) as stage:
+        turn = await stage.send()
+        await gate.reached.wait()
+        await stage.worker.drain(grace)
+
+        assert stage.worker.handed_back == [turn]
+        assert await holders.fields(broker, stage.session_id, "job", "attempts", "fence") == ["queued", "0", ""]
+    async with working(broker, agent(Steps(["hello"]))):
+        await stage.ended()
+    assert "runs again" not in str(await stage.records())
+
+
+async def test_a_drain_hands_back_what_is_just_being_begun(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, real = Gate(), runs.begin
+
+    async def slow(*args: Any, **options: Any) -> Any:
+        reply = await real(*args, **options)
+        await begun.wait()
+        return reply
+
+    monkeypatch.setattr(runs, "begin", slow)
+    async with staged(broker, Steps()) as stage:
+        turn = await stage.send()
+        await begun.reached.wait()
+        await stage.worker.drain(0)
+        assert stage.worker.handed_back == [turn]
+        assert await holders.fields(broker, stage.session_id, "job", "attempts") == ["queued", "0"]
+
+
+# Workers and brokers that are lost.
+
+
+async def test_a_lost_worker_s_turn_goes_on_elsewhere(short: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate()
+    async with staged(short, Steps([gate, "never"])) as stage:
+        await stage.send()
+        await gate.reached.wait()
+        monkeypatch.setattr(stage.worker, "_renew_all", asyncio.Event().wait)
+        monkeypatch.setattr(stage.worker, "_hand_back", lambda *_: asyncio.sleep(0, True))
+        stage.worker.stopping.set()
+        for task in stage.worker.tasks.values():
+            task.cancel()
+        async with working(short, agent(Steps(["hello"]))):
+            assert (await stage.ended())["text"] == "hello"
+
+    (notice,) = [r for r in await stage.records() if r["type"] == "notice" and r["source"] == "worker"]
+    assert notice["details"] == {"reason": "worker_lost", "attempt": 2}
+
+
+async def test_a_lost_broker_costs_no_attempt(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """It is frozen for longer than a lease: the turn is handed back when it answers again."""
+    with serving(tmp_path_factory.mktemp("frozen")) as server:
+        settings = Settings(redis_url=server.url, lease=0.4, socket_timeout=0.2)
+        broker, gate = Broker(settings), Gate()
+        async with staged(broker, Steps(["one", gate, "two"], tries={0: [["one", gate, "two"], ["whole"]]})) as stage:
+            await stage.send()
+            await gate.reached.wait()
+            server.process.send_signal(signal.SIGSTOP)
+            gate.open.set()
+            await asyncio.sleep(1.2)
+            server.process.send_signal(signal.SIGCONT)
+            state = await stage.ended()
+        assert state["type"] == "completed"
+        assert "runs again" not in str(await stage.records())
+        await broker.close()
+
+
+async def test_a_loop_that_fails_goes_on(short: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Renewal must not end because of one fault: every lease of the worker would lapse."""
+    real, failures = queue.renew, [ValueError("x"), RuntimeError("y")]
+
+    async def renew(*args: Any, **options: Any) -> list[str]:
+        if failures and stage.worker.tasks:
+            raise failures.pop()
+        return await real(*args, **options)
+
+    gate = Gate()
+    async with staged(short, Steps([gate, "done"])) as stage:
+        monkeypatch.setattr(queue, "renew", renew)
+        await stage.send()
+        await gate.reached.wait()
+        await asyncio.sleep(1.0)
+        gate.open.set()
+        await stage.ended()
+
+    assert failures == []
+    assert "runs again" not in str(await stage.records())
+
+
+async def test_a_fold_is_not_kept_over_a_log_that_lost_writes(broker: Broker) -> None:
+    """A restored broker: same positions, other times and other words."""
+    model = Steps(["one"], ["two"])
+    async with staged(broker, model) as stage:
+        await stage.send("the old words")
+        await stage.ended()
+        await eventually(lambda: stage.worker._folds, "the fold is kept")
+        log = broker.keys.of("log", stage.session_id)
+        stored = await broker.client.xrange(log)
+        await broker.client.delete(log)
+        for stream_id, body in stored:
+            n, _, ms = stream_id.decode().partition("-")
+            await broker.client.xadd(
+                log, {b"e": body[b"e"].replace(b"the old words", b"the new words")}, f"{n}-{int(ms) + 7}"
+            )
+        ms = int((await holders.last_id(broker, stage.session_id)).partition("-")[2])
+        await holders.command(broker, "HSET", broker.keys.of("session", stage.session_id), "ms", ms + 7)
+
+        await stage.send("more")
+        await stage.until("")
+
+    said = [m.content[0].text for m in model.requests[-1].messages if isinstance(m, UserMessage)]  # type: ignore[union-attr] # texts
+    assert said == ["the new words", "more"]
+
+
+# Jobs that are not as they should be.
+
+
+async def test_a_job_of_an_unknown_function_ends_its_turn(broker: Broker) -> None:
+    stage = await queued_turn(broker)
+    (job_id,), _ = await holders.queued(broker)
+    await holders.command(broker, "DEL", f"{broker.keys.queue(0, 'agent')}:wake")
+    body = json.dumps({"f": "another", "a": [stage.session_id, stage.turn, 1]})
+    await holders.command(broker, "SET", f"arq:job:{job_id}", body)
+
+    async with working(broker, agent()):
+        state = await stage.ended()
+
+    assert (state["type"], state["error"]["code"]) == ("failed", "bad_job")
+
+
+async def test_a_job_with_a_bad_body_is_made_anew(short: Broker) -> None:
+    stage = await queued_turn(short)
+    (job_id,), _ = await holders.queued(short)
+    await holders.command(short, "DEL", f"{short.keys.queue(0, 'agent')}:wake")
+    await holders.command(short, "SET", f"arq:job:{job_id}", "\x80\x04 a pickle")
+
+    async with working(short, agent(Steps(["hello"]))):
+        assert (await stage.ended())["text"] == "hello"
+
+
+# What its log may say.
+
+
+async def test_logs_hold_ids_and_never_contents(broker: Broker) -> None:
+    secret = "the password is hunter2"  # noqa: S105 - what must not be logged
+
+    @tool
+    async def tell(what: str) -> str:
+        """Tell it."""
+        if "fail" in what:
+            raise ToolError(secret)
+        return secret
+
+    class Broken:
+        async def stream(self, request: ModelRequest) -> AsyncIterator[ModelText]:
+            if request.messages:
+                raise ValueError(secret)
+            yield ModelText("never")
+
+    model = Steps([secret, call("tell", "a", what=secret), call("tell", "b", what=f"fail {secret}")], [secret])
+    with capture_logs() as logs:
+        async with staged(broker, model, tell, permission_mode="ask") as stage:
+            await stage.send(secret)
+            first, second = await stage.callbacks(2)
+            await stage.answer(first)
+            await stage.answer(second, DenyApproval(secret))
+            await stage.ended()
+        async with staged(broker, Broken()) as broken:
+            await broken.send(secret)
+            assert (await broken.ended())["error"]["code"] == "internal_error"
+        async with staged(broker, Steps(tries={0: [[ModelError(secret)]]})) as failing:
+            await failing.send(secret)
+            await failing.ended()
+
+    assert "hunter2" not in repr(logs)
+    events = {entry["event"] for entry in logs}
+    assert {"worker_started", "turn_begun", "turn_left", "turn_failed", "worker_stopped"} <= events
+    (failed,) = [entry for entry in logs if entry["event"] == "turn_failed"]
+    assert (failed["error"], failed["session"], failed["turn"]) == ("ValueError", broken.session_id, broken.turn)
+    assert "exc_info" not in failed
+    assert "test_worker.py" in failed["at"][-1]
+    begun = next(entry for entry in logs if entry["event"] == "turn_begun")
+    assert (begun["session"], begun["turn"], begun["attempt"]) == (stage.session_id, stage.turn, 1)
+
+
+async def test_a_record_protocol_that_is_too_new_is_left_to_others(broker: Broker) -> None:
+    stage = await queued_turn(broker)
+    await holders.command(
+        broker, "HSET", broker.keys.of("session", stage.session_id), "protocol", transitions.PROTOCOL + 1
+    )
+    with capture_logs() as logs:
+        async with working(broker, agent()):
+            await eventually(lambda: [e for e in logs if e.get("reason") == "newer"], "it was refused")
+            assert await holders.fields(broker, stage.session_id, "attempts", "job") == ["0", "queued"]
