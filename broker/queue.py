@@ -17,7 +17,9 @@ import orjson
 from broker.broker import Broker
 from broker.keys import new_id
 
-_JOB_ID: Final = re.compile(r"^\{s\d+\}.*?([^:}]+):([^:]+):(\d+)$")
+_UUID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_JOB_ID: Final = re.compile(rf"\{{s(\d+)\}}.*?(\1-{_UUID}):({_UUID}):(\d+)")
+"""The tag's shard begins the session's id: that tells where a prefix ends, whatever it ends with."""
 
 
 class BadJobError(ValueError):
@@ -37,22 +39,22 @@ class Job:
 
 def read_job(job_id: str, body: bytes) -> Job:
     """Return the job of an id and its stored body. Raises `BadJobError` naming the id."""
-    match = _JOB_ID.match(job_id)
+    match = _JOB_ID.fullmatch(job_id)
     try:
         function, arguments = (loaded := orjson.loads(body))["f"], loaded["a"]
     except (ValueError, KeyError, TypeError) as bad:
         raise BadJobError(f"job {job_id}: its body is not one of ours") from bad
-    if match is None or arguments[:2] != [match[1], match[2]]:
+    if match is None or arguments[:2] != [match[2], match[3]]:
         raise BadJobError(f"job {job_id}: its id and its body name different turns")
-    return Job(job_id, function, match[1], match[2], int(match[3]))
+    return Job(job_id, function, match[2], match[3], int(match[4]))
 
 
 def rung_job(job_id: str) -> Job:
     """Return the job that a wake token names, whose body nobody has read. Raises `BadJobError` naming the id."""
-    match = _JOB_ID.match(job_id)
+    match = _JOB_ID.fullmatch(job_id)
     if match is None:
         raise BadJobError(f"job {job_id}: this is no job id of ours")
-    return Job(job_id, "run_turn", match[1], match[2], int(match[3]))
+    return Job(job_id, "run_turn", match[2], match[3], int(match[4]))
 
 
 def dumps(value: Any) -> bytes:

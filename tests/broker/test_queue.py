@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 
 import orjson
@@ -24,6 +25,8 @@ from holders import (
 
 from broker import queue, runs, transitions
 from broker.broker import Broker
+from broker.keys import new_id
+from broker.protocol.wire import entry_tail
 from broker.queue import BadJobError, read_job
 from broker.scripting import Argument
 
@@ -340,3 +343,26 @@ async def test_the_sweeper_reads_page_after_page(broker: Broker) -> None:
 
     assert await queue.sweep(broker, 0) == 130
     assert await command(broker, "ZCARD", f"{broker.keys.base(0)}active") == 130
+
+
+@pytest.mark.parametrize("prefix", ["ts:", "app", "app-", "a_b.", "app1", "app10", "0-"])
+@pytest.mark.parametrize("shard", [0, 1, 10])
+async def test_a_job_is_read_whatever_the_prefix_ends_with(prefix: str, shard: int, embedded_broker: Broker) -> None:
+    """By Python, and by the script that puts a lapsed job back."""
+    settings = embedded_broker.settings.model_copy(update={"prefix": prefix, "shards": 11})
+    broker = Broker(settings, embedded_broker.embedded)
+    session = f"{shard}-{new_id()}"
+    await transitions.open_session(broker, session, transitions.SessionOptions(agent="a", queue="a", digest="d"))
+    entry = {"type": "message", "id": "u", "role": "user", "content": []}
+    message = transitions.Message(tails=[entry_tail("entryCompleted", entry)], digest="m")
+    sent = await transitions.start(broker, session, message, key=None, join=False)
+    assert isinstance(sent, transitions.Sent)
+    line = broker.keys.queue(shard, "a")
+
+    for wake in (1, 2):
+        (claimed,) = (await queue.claim(broker, line, worker="w", slots=1, lease=0.001, budget=5)).jobs
+        for job in (queue.read_job(*claimed), queue.rung_job(claimed[0])):
+            assert (job.session_id, job.turn_id, job.wake) == (session, sent.turn, wake)
+        await asyncio.sleep(0.005)  # the lease lapses; the next claim puts the job back under its next wake
+        await queue.claim(broker, line, worker="w", slots=0, lease=60, budget=5)
+    await broker.close()

@@ -22,7 +22,7 @@ async def told() -> str:
     return line.strip()
 
 
-async def answer_race(session_id: str, callback_id: str, count: int) -> None:
+async def answer_race(session_id: str, callback_id: str, count: int, first: int) -> None:
     """Have `count` clients read a callback as open, wait for the test, and answer it all at once, each differently."""
     go, at_barrier = asyncio.Event(), 0
     send = transitions.answer
@@ -37,7 +37,10 @@ async def answer_race(session_id: str, callback_id: str, count: int) -> None:
 
     transitions.answer = after_barrier
     turn = agents.session(session_id).turn("any")
-    answers: list[Any] = [agents.AllowApproval() if n % 2 else agents.DenyApproval(f"reason {n}") for n in range(count)]
+    # A process sends in this order, so its first answer is the one that may win: `first` 0 lets that be a yes.
+    answers: list[Any] = [
+        agents.DenyApproval(f"reason {n}") if (n + first) % 2 else agents.AllowApproval() for n in range(count)
+    ]
     tasks = [asyncio.create_task(turn.answer(callback_id, answer)) for answer in answers]
     await told()
     go.set()
@@ -129,7 +132,7 @@ def main() -> None:
     role, *rest = sys.argv[1:]
     match role:
         case "race":
-            asyncio.run(answer_race(rest[0], rest[1], int(rest[2])))
+            asyncio.run(answer_race(rest[0], rest[1], int(rest[2]), int(rest[3])))
         case "send":
             asyncio.run(send_many(rest[0], rest[1], int(rest[2])))
         case "observe":

@@ -12,6 +12,15 @@ import api_shim as agents
 from workers.scripted import last_user_text
 
 
+async def count(name: str) -> None:
+    """Count something where the test can see it."""
+    client = aioredis.Redis.from_url(os.environ["TURNSTREAM_REDIS_URL"])
+    try:
+        await client.incr(f"{os.environ['TURNSTREAM_PREFIX']}effect:{name}")
+    finally:
+        await client.aclose()
+
+
 @agents.tool
 async def pay(key: str) -> str:
     """Have an effect that can be counted."""
@@ -26,7 +35,11 @@ async def pay(key: str) -> str:
 @agents.tool
 async def wait_long(seconds: float) -> str:
     """Run for a while, on the worker's loop."""
-    await asyncio.sleep(seconds)
+    try:
+        await asyncio.sleep(seconds)
+    except asyncio.CancelledError:
+        await asyncio.shield(count("stopped"))
+        raise
     return "waited"
 
 

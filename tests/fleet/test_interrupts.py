@@ -6,9 +6,11 @@ import asyncio
 import time
 
 import pytest
+from eventually import eventually
 from fleet import Fleet, end, line_of
 
 import api_shim as agents
+from api_shim.local import place_of
 
 
 async def interrupted_by_another_process(fleet: Fleet, session: agents.Session, turn: agents.Turn) -> str:
@@ -80,6 +82,9 @@ async def test_while_it_is_at_work(
         assert await turn.interrupt() == turn
         assert isinstance(await turn.result(timeout=1), agents.Interrupted)
         assert time.monotonic() - before < 1
+        if message.startswith("tool"):
+            key = f"{fleet.prefix}effect:stopped"
+            await eventually(lambda: place_of(fleet.url).broker.client.get(key), "the tool has stopped", within=1.0)
         second = await session.run("hello", timeout=10)  # the session goes on, and so does the worker
 
         assert isinstance(second, agents.Completed)

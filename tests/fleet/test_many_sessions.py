@@ -87,13 +87,15 @@ async def test_500_viewers_of_50_turns_leave_the_count_of_connections_as_it_is(
 ) -> None:
     with fleet.worker():
         sessions = [await clerk.start_session() for _ in range(50)]
-        turns = [await session.send_message("stream 200") for session in sessions]
+        turns = [await session.send_message("stream 1500") for session in sessions]
         from api_shim.local import place_of
 
         client = place_of(fleet.url).broker.client
         before = len(await client.client_list())
         viewers = fleet.client("observe-many", "500", *(session.id for session in sessions))
         assert await asyncio.to_thread(line_of, viewers) == "following"
+        standing = [await turn.get() for turn in turns]
+        assert all(isinstance(state, agents.Running) for state in standing)  # they do view turns at work
         listed = await client.client_list()
         assert len(listed) - before <= 3
         # One blocking reader a process at most: the worker's bell. Viewers block on nothing.

@@ -14,8 +14,9 @@ from api_shim.local import place_of
 from broker.protocol.wire import resolved_tail
 
 
+@pytest.mark.parametrize("winner", ["AllowApproval", "DenyApproval"])
 async def test_of_50_clients_that_answer_at_once_one_counts_and_the_tool_runs_once(
-    fleet: Fleet, clerk: agents.Agent
+    winner: str, fleet: Fleet, clerk: agents.Agent
 ) -> None:
     """All have read the approval as open; a 51st, who reads afterwards, is told that it is settled."""
     with fleet.worker():
@@ -23,7 +24,9 @@ async def test_of_50_clients_that_answer_at_once_one_counts_and_the_tool_runs_on
         blocked = await session.run("ask race")
         assert isinstance(blocked, agents.Blocked)
         callback = blocked.callbacks[0]
-        clients = [fleet.client("race", session.id, callback.id, "10") for _ in range(5)]
+        clients = [
+            fleet.client("race", session.id, callback.id, "10", str(int(winner == "DenyApproval"))) for _ in range(5)
+        ]
         for client in clients:
             assert await asyncio.to_thread(line_of, client) == "read"
 
@@ -40,7 +43,8 @@ async def test_of_50_clients_that_answer_at_once_one_counts_and_the_tool_runs_on
         assert isinstance(state, agents.Completed)
         redis = place_of(fleet.url).broker.client
         ran = int(await redis.get(f"{fleet.prefix}effect:race") or 0)
-        assert ran == ("AllowApproval" in outcomes[0][1])
+        assert outcomes[0][1].startswith(winner)
+        assert ran == (winner == "AllowApproval")
         end(*clients)
 
 

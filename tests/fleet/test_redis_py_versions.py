@@ -17,6 +17,7 @@ import pytest
 from fleet import HERE, Fleet, end, line_of
 
 import api_shim as agents
+from api_shim.local import place_of
 
 ROOT = HERE.parent.parent
 
@@ -41,6 +42,12 @@ def idle_client(python: Path, fleet: Fleet, session: agents.Session, seconds: fl
     )
 
 
+async def connections(fleet: Fleet) -> set[str]:
+    """The ids of the connections that listen to channels."""
+    listed = await place_of(fleet.url).broker.client.client_list()
+    return {entry["id"] for entry in listed if entry["sub"] != "0"}
+
+
 async def stays_quiet(python: Path, fleet: Fleet, clerk: agents.Agent, seconds: float) -> None:
     """An observer that has heard nothing for `seconds` has cost next to nothing, raised nothing, and hears what comes then."""
     with fleet.worker():
@@ -48,7 +55,9 @@ async def stays_quiet(python: Path, fleet: Fleet, clerk: agents.Agent, seconds: 
         await session.rename("still quiet")
         viewer = idle_client(python, fleet, session, seconds)
         assert await asyncio.to_thread(line_of, viewer)
+        opened = await connections(fleet)
         early, cpu = await asyncio.to_thread(line_of, viewer)
+        assert await connections(fleet) >= opened  # none timed out and was opened again behind our back
         assert early == 0
         assert cpu < 0.02 * seconds + 0.1
         await session.rename("not quiet any more")

@@ -1,6 +1,9 @@
 -- queue: leases over jobs. A broker that was away is not a dead fleet: when nobody has moved the tick for a third of a lease,
 -- every running deadline starts anew and nothing is reaped.
-local function parse_job(id) return string.match(id, '([^:{}]+):([^:]+):(%d+)$') end
+-- The tag's shard begins the session's id: that tells where a prefix ends, whatever it ends with.
+local function parse_job(id)
+  return string.match(id, '(' .. string.match(tag, '%d+') .. '%-%x+%-%x+%-%x+%-%x+%-%x+):([^:]+):(%d+)$')
+end
 
 local function tick(queue, lease)
   redis.call('ZREM', queue .. ':running', '-')  -- as `permit`: leases must not lapse because memory is full
