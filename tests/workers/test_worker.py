@@ -191,7 +191,7 @@ async def test_a_late_stop_does_not_touch_the_next_turn(broker: Broker) -> None:
 
         stage.worker._stop(stage.session_id, "another turn of this session")
         await asyncio.sleep(0.02)
-        assert len(stage.worker.tasks) == 1
+        assert (len(stage.worker.tasks), stage.worker.handed_back) == (1, [])
         stage.worker._stop(stage.session_id, turn)
         await eventually(lambda: stage.worker.handed_back, "it was handed back", until=lambda back: back == [turn])
         gate.open.set()
