@@ -17,6 +17,7 @@ from holders import (
     move_clock,
     open_session,
     queued,
+    raw_records,
     records,
     running,
     sent,
@@ -477,3 +478,17 @@ async def test_a_large_write_and_a_large_end_round_trip(broker: Broker) -> None:
     assert body == blob.body
     stored = await command(broker, "XRANGE", broker.keys.of("log", holder.session_id), "-", "+")
     assert max(len(each[1][b"e"]) for each in stored) < 1000
+
+
+async def test_a_large_answer_and_a_large_question_round_trip(broker: Broker) -> None:
+    holder, large = await running(broker), "z" * (INLINE_LIMIT + 1)
+    opened = tail({"type": "callbackOpened", "callback": {"type": "approval", "id": "c1", "title": large}})
+    await holder.append("b", "q", opened, "q", "c1", tail({"type": "callbackOpened", "blob": "q"}))
+    resolved = resolved_tail("c1", "answered", {"type": "clientTool", "result": {"content": [large]}})
+
+    assert await transitions.answer(broker, holder.session_id, "c1", resolved) == Answered()
+
+    found = await records(broker, holder.session_id)
+    assert [r["private"]["answer"]["result"]["content"] for r in found if r["type"] == "callbackResolved"] == [[large]]
+    assert [r["callback"]["title"] for r in found if r["type"] == "callbackOpened"] == [large]
+    assert max(len(raw.body) for raw in await raw_records(broker, holder.session_id)) < 1000
