@@ -35,6 +35,7 @@ async def pay(key: str) -> str:
 @agents.tool
 async def wait_long(seconds: float) -> str:
     """Run for a while, on the worker's loop."""
+    await count("begun")
     try:
         await asyncio.sleep(seconds)
     except asyncio.CancelledError:

@@ -78,13 +78,17 @@ async def test_while_it_is_at_work(
             if isinstance(event, running) and (at_tool or running is not agents.EntryAdded):
                 break
 
+        effects, tool = f"{fleet.prefix}effect:", message.startswith("tool")
+        client = place_of(fleet.url).broker.client
+        if tool:  # its entry comes before its first line
+            await eventually(lambda: client.get(f"{effects}begun"), "the tool has begun")
+
         before = time.monotonic()
         assert await turn.interrupt() == turn
         assert isinstance(await turn.result(timeout=1), agents.Interrupted)
         assert time.monotonic() - before < 1
-        if message.startswith("tool"):
-            key = f"{fleet.prefix}effect:stopped"
-            await eventually(lambda: place_of(fleet.url).broker.client.get(key), "the tool has stopped", within=1.0)
+        if tool:
+            await eventually(lambda: client.get(f"{effects}stopped"), "the tool has stopped", within=1.0)
         second = await session.run("hello", timeout=10)  # the session goes on, and so does the worker
 
         assert isinstance(second, agents.Completed)
