@@ -186,7 +186,8 @@ class TurnWorker(Worker):
     async def _hear_bell(self) -> None:
         """A token says that a job is there, and which; the queue alone says whether it still is.
 
-        An idle worker begins the job it was rung for, one call in all; a busy one claims what is due together.
+        An idle worker begins the job it was rung for, one call in all; a busy one claims what is due together, and so does one
+        whose claim is under way: that may give this very job, or as many as there are slots.
         """
         keys = [f"{key}:wake" for _, key in self._queues()]
         if not keys:
@@ -196,7 +197,8 @@ class TurnWorker(Worker):
                 if token is None:
                     continue
                 wake, job_id = token
-                if self.job_counter * 2 < self.max_jobs and job_id not in self.tasks:
+                busy = self.job_counter * 2 >= self.max_jobs or self._claiming.locked()
+                if not busy and job_id not in self.tasks:
                     await self._start(wake.removesuffix(":wake"), job_id, None)
                     continue
                 if self.job_counter < self.max_jobs:
@@ -283,6 +285,7 @@ class TurnWorker(Worker):
         except asyncio.CancelledError:
             # Drain, a lost lease, or the turn's end: whoever holds the fence goes on. A fence that fell makes this nothing.
             await self._hand_back(job, fence)
+            log.info("turn_left", worker=self.id, session=job.session_id, turn=job.turn_id, outcome="stopped")
             raise
         except BrokerUnavailableError:
             log.warning("broker_away", worker=self.id, session=job.session_id, turn=job.turn_id)

@@ -85,8 +85,17 @@ async def test_what_waited_before_it_came_is_run(broker: Broker) -> None:
 # Slots.
 
 
-async def test_it_runs_no_more_than_its_slots(broker: Broker) -> None:
-    running, most = 0, 0
+@pytest.mark.parametrize("slots", [1, 2, 3])
+async def test_it_runs_no_more_than_its_slots(broker: Broker, slots: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens ring while a claim is under way that may give as many jobs as there are slots."""
+    running, most, real = 0, 0, queue.claim
+
+    async def slow(*args: Any, **options: Any) -> queue.Claimed:
+        claimed = await real(*args, **options)
+        await asyncio.sleep(0.01)
+        return claimed
+
+    monkeypatch.setattr(queue, "claim", slow)
 
     @tool
     async def count() -> None:
@@ -97,12 +106,13 @@ async def test_it_runs_no_more_than_its_slots(broker: Broker) -> None:
         await asyncio.sleep(0.01)
         running -= 1
 
-    stages = [await queued_turn(broker) for _ in range(6)]
-    async with working(broker, agent(Steps([call("count", "a")]), count), slots=2):
+    async with working(broker, agent(Steps([call("count", "a")]), count), slots=slots) as worker:
+        stages = [await queued_turn(broker) for _ in range(8)]
         for stage in stages:
             await stage.ended()
+        assert worker.finished_turns == len(stages)
 
-    assert most == 2
+    assert most <= slots
 
 
 async def test_a_parked_turn_holds_no_slot_and_nothing_else(broker: Broker) -> None:
@@ -155,6 +165,27 @@ async def test_a_job_that_was_claimed_and_rung_for_is_run_once_and_held(broker: 
     await eventually(lambda: worker.tasks, "no task is left", until=lambda tasks: not tasks)
     assert (worker._held, worker.job_counter) == ({}, 0)
     assert "notice" not in holders.kinds(await stage.records())[5:]
+
+
+async def test_a_token_of_a_job_that_runs_here_already_changes_nothing(broker: Broker) -> None:
+    gate = Gate()
+    async with staged(broker, Steps([gate, "done"])) as stage:
+        await stage.send()
+        await gate.reached.wait()
+        (job_id,) = stage.worker.tasks
+        task = stage.worker.tasks[job_id]
+        wake = f"{broker.keys.queue(0, 'agent')}:wake"
+        await holders.command(broker, "LPUSH", wake, job_id)
+
+        async def left() -> int:
+            return int(await holders.command(broker, "EXISTS", wake))
+
+        await eventually(left, "the token was taken", until=lambda exists: exists == 0)
+        await asyncio.sleep(0.02)
+        assert stage.worker.tasks == {job_id: task}
+        assert list(stage.worker._held) == [job_id]
+        gate.open.set()
+        await stage.ended()
 
 
 # Interrupts.
