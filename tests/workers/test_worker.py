@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import holders
 import pytest
+import structlog
 from eventually import eventually
 from leaks import drop_keys
 from real_server import RealServer, serving
@@ -45,6 +46,17 @@ async def short(real_server: RealServer) -> AsyncIterator[Broker]:
     yield broker
     await drop_keys(broker.client, broker.settings.prefix)
     await broker.close()
+
+
+@pytest.fixture
+def logs() -> Iterator[list[Any]]:
+    """What is logged, also below the level that an embedded worker of an earlier test has set."""
+    before, was_set = structlog.get_config(), structlog.is_configured()
+    structlog.reset_defaults()
+    with capture_logs() as caught:
+        yield caught
+    if was_set:
+        structlog.configure(**before)
 
 
 # What it serves.
@@ -394,7 +406,7 @@ async def test_a_job_with_a_bad_body_is_made_anew(short: Broker) -> None:
 # What its log may say.
 
 
-async def test_logs_hold_ids_and_never_contents(broker: Broker) -> None:
+async def test_logs_hold_ids_and_never_contents(broker: Broker, logs: list[Any]) -> None:
     secret = "the password is hunter2"  # noqa: S105 - what must not be logged
 
     @tool
@@ -411,19 +423,18 @@ async def test_logs_hold_ids_and_never_contents(broker: Broker) -> None:
             yield ModelText("never")
 
     model = Steps([secret, call("tell", "a", what=secret), call("tell", "b", what=f"fail {secret}")], [secret])
-    with capture_logs() as logs:
-        async with staged(broker, model, tell, permission_mode="ask") as stage:
-            await stage.send(secret)
-            first, second = await stage.callbacks(2)
-            await stage.answer(first)
-            await stage.answer(second, DenyApproval(secret))
-            await stage.ended()
-        async with staged(broker, Broken()) as broken:
-            await broken.send(secret)
-            assert (await broken.ended())["error"]["code"] == "internal_error"
-        async with staged(broker, Steps(tries={0: [[ModelError(secret)]]})) as failing:
-            await failing.send(secret)
-            await failing.ended()
+    async with staged(broker, model, tell, permission_mode="ask") as stage:
+        await stage.send(secret)
+        first, second = await stage.callbacks(2)
+        await stage.answer(first)
+        await stage.answer(second, DenyApproval(secret))
+        await stage.ended()
+    async with staged(broker, Broken()) as broken:
+        await broken.send(secret)
+        assert (await broken.ended())["error"]["code"] == "internal_error"
+    async with staged(broker, Steps(tries={0: [[ModelError(secret)]]})) as failing:
+        await failing.send(secret)
+        await failing.ended()
 
     assert "hunter2" not in repr(logs)
     events = {entry["event"] for entry in logs}
@@ -436,12 +447,11 @@ async def test_logs_hold_ids_and_never_contents(broker: Broker) -> None:
     assert (begun["session"], begun["turn"], begun["attempt"]) == (stage.session_id, stage.turn, 1)
 
 
-async def test_a_record_protocol_that_is_too_new_is_left_to_others(broker: Broker) -> None:
+async def test_a_record_protocol_that_is_too_new_is_left_to_others(broker: Broker, logs: list[Any]) -> None:
     stage = await queued_turn(broker)
     await holders.command(
         broker, "HSET", broker.keys.of("session", stage.session_id), "protocol", transitions.PROTOCOL + 1
     )
-    with capture_logs() as logs:
-        async with working(broker, agent()):
-            await eventually(lambda: [e for e in logs if e.get("reason") == "newer"], "it was refused")
-            assert await holders.fields(broker, stage.session_id, "attempts", "job") == ["0", "queued"]
+    async with working(broker, agent()):
+        await eventually(lambda: [e for e in logs if e.get("reason") == "newer"], "it was refused")
+        assert await holders.fields(broker, stage.session_id, "attempts", "job") == ["0", "queued"]
