@@ -102,8 +102,8 @@ class TurnWorker(Worker):
             self._due.set()
 
     def _queues(self) -> list[tuple[str, str]]:
-        shards = range(self.broker.settings.shards)
-        return [(name, self.broker.keys.queue(shard, name)) for name in self._agents for shard in shards]
+        keys, shards = self.broker.keys, range(self.broker.settings.shards)
+        return [(name, keys.queue(shard, name)) for name in self._agents for shard in shards]
 
     # The loop.
 
@@ -197,6 +197,9 @@ class TurnWorker(Worker):
                 if token is None:
                     continue
                 wake, job_id = token
+                if self.stopping.is_set():
+                    await self.broker.commands.command("LPUSH", wake, job_id)  # handed on: this worker leaves,
+                    await asyncio.get_running_loop().create_future()  # and pops no more until `main` ends it
                 busy = self.job_counter * 2 >= self.max_jobs or self._claiming.locked()
                 if not busy and job_id not in self.tasks:
                     await self._start(wake.removesuffix(":wake"), job_id, None)
@@ -210,8 +213,7 @@ class TurnWorker(Worker):
 
     async def _listen(self) -> None:
         """Hints for the turns this worker holds: news in their log, or their end."""
-        shards = range(self.broker.settings.shards)
-        channels = [self.broker.keys.control(shard, self.id) for shard in shards]
+        channels = [self.broker.keys.control(shard, self.id) for shard in range(self.broker.settings.shards)]
         async for message in subscribe(self.broker, channels):
             if message is None:
                 await self._registered()
@@ -331,8 +333,7 @@ class TurnWorker(Worker):
             loads(begun.customization) if begun.customization else {},
         )
         await fold_raw(self.broker, job.session_id, history, begun.tail)
-        run = await start_run(context, begun, history)
-        self._runs[job.session_id] = run
+        self._runs[job.session_id] = run = await start_run(context, begun, history)
         log.info("turn_begun", worker=self.id, session=job.session_id, turn=job.turn_id, attempt=begun.attempt)
         try:
             outcome = await self._outcome(run, job)
@@ -394,7 +395,6 @@ class TurnWorker(Worker):
 
 
 def _version() -> str:
-    try:
+    with contextlib.suppress(metadata.PackageNotFoundError):
         return metadata.version("turnstream")
-    except metadata.PackageNotFoundError:
-        return "unknown"
+    return "unknown"

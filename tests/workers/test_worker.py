@@ -292,6 +292,19 @@ async def test_a_drain_hands_back_what_is_just_being_begun(broker: Broker, monke
         assert await holders.fields(broker, stage.session_id, "job", "attempts") == ["queued", "0"]
 
 
+async def test_a_worker_that_stops_hands_a_token_on_and_begins_nothing(redis_broker: Broker) -> None:
+    """Its loop has not noticed yet that it stops (it looks again within a fifth of a lease), and the bell rings."""
+    async with working(redis_broker, agent(Steps(["never"]))) as worker:
+        await asyncio.sleep(0.1)  # its first claim is behind it, and it waits
+        worker.stopping.set()
+        stage = await queued_turn(redis_broker)
+        wake = f"{redis_broker.keys.queue(0, 'agent')}:wake"
+        await eventually(lambda: redis_broker.client.llen(wake), "the token is handed on")
+
+        await asyncio.sleep(0.1)
+        assert (await stage.state(), worker.tasks, worker.finished_turns) == ("queued", {}, 0)
+
+
 # Workers and brokers that are lost.
 
 
