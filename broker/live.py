@@ -91,8 +91,12 @@ class Hub:
                 observer.position = record.position
                 over = page.terminated or is_end(record)
                 yield record
-            if page.complete and over:
-                return
+            if (
+                over
+            ):  # nothing will come that is not in the log: a full page may be the last one, and only the next one tells
+                if page.complete:
+                    return
+                continue
             if page.complete and not page.records and followed.ring.index_after(observer.position) is None:
                 await self._recheck(followed, observer)  # the log ends here, and the ring is elsewhere
             while (item := await self._live(followed, observer)) is not None:

@@ -447,3 +447,21 @@ async def test_a_hundred_thousand_events_with_pauses_have_no_hole(redis_broker: 
     assert positions[0] == 1
     assert all(later == earlier + 1 for earlier, later in pairwise(positions))
     await hub.close()
+
+
+@pytest.mark.parametrize("left", [log.PAGE - 1, log.PAGE, log.PAGE + 1, 2 * log.PAGE])
+async def test_an_ended_session_is_read_to_its_end_however_its_pages_fall(left: int, broker: Broker) -> None:
+    """A full page may be the last one: from the start, and after a cursor that leaves just as many events."""
+    session, hub = await open_session(broker), Hub(broker)
+    for name in range(left + 2):
+        await transitions.retitle(broker, session, title=f'"{name}"'.encode())
+    await transitions.cancel(broker, session)
+    events = [event async for event in log.read_events(broker, session)]
+    assert len(events) == left + 3
+    try:
+        async with asyncio.timeout(10):
+            after = parse_cursor(session, events[-left - 1].id)
+            assert await collect(hub.follow(session, after)) == events[-left:]
+            assert await collect(hub.follow(session, parse_cursor(session, events[2].id))) == events[3:]
+    finally:
+        await hub.close()
