@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
+from api_shim.arguments import check_key, check_wait, checked_title
 from api_shim.handlers import Handlers
 from api_shim.local import Host, current_host, place_of
 from api_shim.session import Session
@@ -17,13 +18,13 @@ from broker.protocol.content import ImageContentBlock, TextContentBlock
 from broker.protocol.errors import SdkError, SessionIdempotencyConflictError
 from broker.protocol.events import Event
 from broker.protocol.records import Busy, TurnState
-from broker.protocol.values import JsonValue, clean_json, clean_text, dumps
+from broker.protocol.values import JsonValue, clean_json, dumps
 from broker.transitions import SessionOptions, open_session
 from workers.agent import AgentDefinition, SessionAgentCustomization
 from workers.client_tools import ClientTool
 from workers.hooks import SubagentPolicy
 from workers.inputs import SessionInput
-from workers.models import Model
+from workers.models import Model, check_model
 from workers.permissions import PermissionMode, PermissionPolicy
 from workers.tools import Tool
 
@@ -157,10 +158,11 @@ class Agent:
         handlers: Handlers,
         once: bool,
     ) -> Session:
+        check_key(idempotency_key)
         place = place_of(self._host or current_host())
         inputs = dumps(_inputs(session_inputs))
         changed = dumps(_customization(customization))
-        titled = dumps(None if title is None else clean_text(title))
+        titled = dumps(None if title is None else checked_title(title))
         digest = hashlib.sha256(b"\n".join((inputs, changed, titled))).hexdigest()[:32]
         await place.ready()
         if self._definition is not None:
@@ -198,6 +200,7 @@ class Agent:
 
         A run that returns Blocked or Running (at `timeout` seconds) leaves both alive, to be answered and awaited.
         """
+        check_wait(timeout, on_event)
         session = await self._open(
             session_inputs=session_inputs,
             title=None,
@@ -213,6 +216,8 @@ class Agent:
 
 
 def _inputs(given: Mapping[str, Any] | None) -> dict[str, JsonValue]:
+    if given is not None and not isinstance(given, Mapping):
+        raise TypeError(f"session_inputs must be a mapping of input ids to values, not {type(given).__name__}")
     values: dict[str, JsonValue] = {}
     for input_id, value in (given or {}).items():
         place = f"session_inputs[{input_id!r}]"
@@ -232,4 +237,6 @@ def _customization(given: SessionAgentCustomization | Mapping[str, Any] | None) 
             given = SessionAgentCustomization(**given)
         except TypeError as bad:
             raise ValueError(f"agent: {str(bad).split('__init__() ')[-1]}") from None
+    if given.model is not None:
+        check_model(given.model)
     return {key: value for key, value in asdict(given).items() if value}

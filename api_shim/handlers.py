@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from api_shim.arguments import check_callable
 from broker.protocol.callbacks import OpenApproval, OpenCallback, OpenClientToolCall, OpenSignIn
 
 if TYPE_CHECKING:
@@ -32,6 +33,10 @@ class Handlers:
     on_approval: Handler | None = None
     on_client_tool: Handler | None = None
     on_sign_in: Handler | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("on_approval", "on_client_tool", "on_sign_in"):
+            check_callable(name, getattr(self, name))
 
     def over(self, other: Handlers) -> Handlers:
         """Return these, and the other's where one is not set here."""

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from api_shim.arguments import check_limit
 from api_shim.local import Host, current_host, place_of
 from broker.broker import Broker
 from broker.log import read_events
 from broker.protocol.entries import HistoryEntry
 from broker.protocol.errors import SessionNotFoundError
 from broker.protocol.events import EntryCompleted
-from broker.protocol.values import loads
+from broker.protocol.values import clean_text, loads
 from broker.protocol.wire import Position, parse_stream_id
 from broker.transitions import session_key
 
@@ -143,6 +144,12 @@ async def list_sessions(
 
     Scope `"roots"` leaves subagents' sessions out; `"children"` gives those of `parent`, `"tree"` all of `root`'s.
     """
+    check_limit(limit)
+    if scope not in ("roots", "children", "tree"):
+        raise ValueError(f"scope must be 'roots', 'children' or 'tree', not {scope!r}")
+    if status not in (None, "running", "waiting", "terminated"):
+        raise ValueError(f"status must be 'running', 'waiting', 'terminated' or None, not {status!r}")
+    agent_name = None if agent_name is None else clean_text(agent_name)
     if scope == "children" and parent is None:
         raise ValueError("scope='children' needs parent=, the session whose subagents are listed")
     if scope == "tree" and root is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from api_shim.arguments import check_key
 from broker.broker import Broker
 from broker.keys import new_id
 from broker.pipeline import never_reached
@@ -47,8 +48,7 @@ def build_message(content: Any, settings: Settings) -> Message:
 
 async def send(broker: Broker, session_id: str, content: Any, *, key: str | None, join: bool) -> Sent | ActiveTurn:
     """Send a message. Raises as `transitions.start`, and `OutcomeUnknownError` when it may have arrived."""
-    if key is not None and not 1 <= len(key) <= 512:
-        raise ValueError("idempotency_key must be a text of 1 to 512 characters")
+    check_key(key)
     message = build_message(content, broker.settings)
     # Without a key of the user's, one of ours names the send, should its outcome stay unknown.
     named = key or new_id()

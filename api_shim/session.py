@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
+from api_shim.arguments import check_limit, check_wait, checked_title
 from api_shim.handlers import Handlers
 from api_shim.listing import SessionInfo, children_of, read_history, read_info, read_turn_ids
 from api_shim.local import Host, Place, place_key, place_of
@@ -19,7 +20,7 @@ from broker.protocol.content import ImageContentBlock, TextContentBlock
 from broker.protocol.entries import HistoryEntry
 from broker.protocol.events import Event
 from broker.protocol.records import Busy, TurnState
-from broker.protocol.values import clean_text, dumps
+from broker.protocol.values import dumps
 from broker.transitions import ActiveTurn
 
 if TYPE_CHECKING:
@@ -122,6 +123,7 @@ class Session:
         on_event: Callable[[Event], Awaitable[None] | None] | None = None,
     ) -> TurnState[Any] | Busy:
         """Start a turn and wait until it ends or waits on a callback: `start_turn`, then `turn.result`. Raises as both."""
+        check_wait(timeout, on_event)
         turn = await self.start_turn(content, idempotency_key=idempotency_key)
         if isinstance(turn, Busy):
             return turn
@@ -160,6 +162,7 @@ class Session:
         self, *, after: TurnState[object] | str | None = None, limit: int | None = None
     ) -> AsyncIterator[HistoryEntry]:
         """Yield the session's complete entries, oldest first, at most `limit`."""
+        check_limit(limit)
         position = after_position(self._id, after)
         place = await self._place()
         async with contextlib.aclosing(read_history(place.broker, self._id, position, limit)) as entries:
@@ -173,9 +176,8 @@ class Session:
 
     async def rename(self, title: str) -> None:
         """Set the session's title."""
-        if not isinstance(title, str):
-            raise TypeError(f"title must be a text, not {type(title).__name__}")
-        await transitions.retitle((await self._place()).broker, self._id, title=dumps(clean_text(title)))
+        stored = dumps(checked_title(title))
+        await transitions.retitle((await self._place()).broker, self._id, title=stored)
 
     async def archive(self, archived: bool = True) -> None:
         """Archive the session, or take it back."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from api_shim.answers import send_answer
+from api_shim.arguments import check_wait
 from api_shim.sends import build_message
 from api_shim.states import TurnRead, lost_turn, read_turn
 from api_shim.waits import Wait, WaitOptions, after_position
@@ -18,6 +19,7 @@ from broker.protocol.content import ImageContentBlock, TextContentBlock
 from broker.protocol.errors import SessionNotFoundError
 from broker.protocol.events import Event, TurnEnded
 from broker.protocol.records import AlreadySettled, Answered, NotFound, TurnConflict, TurnState, parse_output
+from broker.protocol.values import clean_text
 from broker.protocol.wire import START, format_cursor
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ class Turn:
 
     def __init__(self, session: Session, turn_id: str, *, started: bool | None = None, sent: bool = False) -> None:
         self._session = session
-        self._id = turn_id
+        self._id = clean_text(turn_id)
         self._started = started
         self._sent = sent
 
@@ -78,6 +80,7 @@ class Turn:
         Raises `TurnNotFoundError`, `InvalidCursorError`, `ObservationLost`, `ClientToolAnswerError`, what a handler raised,
         and what `on_event` raised. Leaving the wait stops nothing.
         """
+        check_wait(timeout, on_event)
         session = self._session
         options = WaitOptions(after_position(session.id, after), timeout, on_event)
         wait = Wait(

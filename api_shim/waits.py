@@ -38,10 +38,16 @@ OnEvent = Callable[[Event], Awaitable[None] | None]
 
 
 def after_position(session_id: str, after: TurnState[Any] | str | None) -> Position | None:
-    """Return the position of a record or cursor. Raises `InvalidCursorError` for one of another session or malformed."""
+    """Return the position of a record or cursor. Raises `InvalidCursorError` for one of another session or malformed.
+
+    `TypeError` for what is neither.
+    """
     if after is None:
         return None
-    return parse_cursor(session_id, after if isinstance(after, str) else after.cursor)
+    cursor = after if isinstance(after, str) else getattr(after, "cursor", None)
+    if not isinstance(cursor, str):
+        raise TypeError(f"after must be a record or a cursor, not {type(after).__name__}")
+    return parse_cursor(session_id, cursor)
 
 
 @dataclass(frozen=True)
@@ -100,6 +106,7 @@ class Wait:
         self._at: Position = START
         self._answering: dict[str, asyncio.Task[None]] = {}
         self._kept: set[str] = set()
+        self._settled: set[str] = set()
 
     async def run(self) -> TurnState[Any]:
         """Return the turn's record once it has ended, waits on a callback, or time is up."""
@@ -144,7 +151,7 @@ class Wait:
         A read is looked at once all events up to it are delivered, so that a handler never runs before its CallbackOpened.
         """
         due: TurnRead | None = read
-        upcoming = asyncio.ensure_future(anext(events))
+        upcoming = asyncio.ensure_future(anext(events, None))
         try:
             while True:
                 if due is not None and self._at.n >= due.last.n:
@@ -156,32 +163,36 @@ class Wait:
                 look = self._reap()
                 if upcoming.done():
                     event = await upcoming
+                    if event is None:  # the session ended, and with it its turn
+                        return (await self._read()).state
                     await self._deliver(event)
                     if isinstance(event, TurnEnded) and event.turn_id == self._turn_id:
                         return event.state
                     look = self._noticed(event) or look
-                    upcoming = asyncio.ensure_future(anext(events))
+                    upcoming = asyncio.ensure_future(anext(events, None))
                 if self._clock.left == 0:
                     return await self._expire(upcoming, events)
                 if look:
                     due = await self._read()
-        except StopAsyncIteration:
-            return (await self._read()).state  # the session ended, and with it its turn
         finally:
             upcoming.cancel()
-            with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration, AgentsError):
+            with contextlib.suppress(asyncio.CancelledError, AgentsError):
                 await upcoming
 
-    async def _expire(self, upcoming: asyncio.Future[Event], events: AsyncGenerator[Event, None]) -> TurnState[Any]:
+    async def _expire(
+        self, upcoming: asyncio.Future[Event | None], events: AsyncGenerator[Event, None]
+    ) -> TurnState[Any]:
         """Time is up: return how the turn stands, once every event up to that is delivered."""
         read = await self._read()
         while self._options.on_event is not None and self._at.n < read.last.n:
             event = await upcoming
+            if event is None:
+                break
             await self._deliver(event)
             if isinstance(event, TurnEnded) and event.turn_id == self._turn_id:
                 return event.state
             if self._at.n < read.last.n:
-                upcoming = asyncio.ensure_future(anext(events))
+                upcoming = asyncio.ensure_future(anext(events, None))
         return read.state
 
     # Events.
@@ -198,6 +209,7 @@ class Wait:
         if isinstance(event, CallbackResolved):
             task = self._answering.get(event.callback_id)
             if task is not None and not getattr(task, "client_tool", False):
+                self._settled.add(event.callback_id)
                 task.cancel()  # someone else settled it
             return False
         return isinstance(event, CallbackOpened)
@@ -236,8 +248,8 @@ class Wait:
         for callback_id, task in list(self._answering.items()):
             if task.done():
                 del self._answering[callback_id]
-                if not task.cancelled():
-                    task.result()
+                if not task.cancelled() or callback_id not in self._settled:
+                    task.result()  # a handler's own CancelledError is its exception like any other
                 looked = looked or callback_id in self._kept
         self._clock.hold(held=any(getattr(task, "client_tool", False) for task in self._answering.values()))
         return looked
@@ -272,9 +284,9 @@ class Wait:
         try:
             kept = await asyncio.shield(task)
         except asyncio.CancelledError:
-            if task.cancelled():
-                return
-            raise
+            if not task.cancelled():
+                raise
+            kept = True  # the answering function was cancelled: its call is left to someone else
         if kept:
             self._kept.add(callback.id)
 
