@@ -175,6 +175,8 @@ class Broker:
         await self.reads.close()
         await self.client.aclose()
         await self._pool.disconnect()
+        if self.embedded is not None:
+            await self.embedded.end_blocked()
         for sentinel in getattr(getattr(self._pool, "sentinel_manager", None), "sentinels", ()):
             await sentinel.aclose()
 

@@ -4,7 +4,8 @@ It is for first steps and tests; whatever blocks, fails, restarts or races is pr
 handled here and listed:
 
 - no `INFO`, so the check at start is skipped;
-- a cancelled `BLPOP` stays behind and swallows the next token, so a worker's fallback poll is short (`FALLBACK_POLL`);
+- a cancelled `BLPOP` stays behind and swallows the next token, so a worker's fallback poll is short (`FALLBACK_POLL`); it is a
+  task that nobody owns, so whoever closes the broker ends it (`end_blocked`);
 - a task's cancellation is swallowed now and then, so tasks that use it are cancelled until they have ended (`end_task`);
 - JSON encoded or decoded in Lua differs from Redis, so scripts do neither;
 - a script costs 0.4-0.7 ms, and each write wakes every blocked reader.
@@ -48,3 +49,17 @@ class EmbeddedServer:
             protocol=2,
             **options,
         )
+
+    async def end_blocked(self) -> None:
+        """End the commands that still block in this server, though their connections are gone."""
+        left = [task for task in asyncio.all_tasks() if self._blocks(task)]
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+    def _blocks(self, task: asyncio.Task[Any]) -> bool:
+        coroutine = task.get_coro()
+        if getattr(coroutine, "__qualname__", "") != "AsyncFakeSocket._async_blocking":
+            return False
+        frame = getattr(coroutine, "cr_frame", None)
+        return frame is not None and getattr(frame.f_locals.get("self"), "_server", None) is self._server

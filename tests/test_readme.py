@@ -66,3 +66,18 @@ def test_a_sample_prints_the_same_against_a_worker(
         worker.terminate()
         worker.communicate(timeout=20)
     assert worker.returncode == 0
+
+
+@pytest.mark.parametrize("then", ["", "    raise SystemExit(0)\n", "    await session.start_turn('x')\n"])
+def test_a_program_that_ends_at_once_ends_cleanly(then: str, tmp_path: Path) -> None:
+    """Its embedded worker has only just started, or has just been given a turn; nothing is printed but what it prints."""
+    program = tmp_path / "short.py"
+    program.write_text(
+        "import asyncio\nimport api_shim as agents\n"
+        "echo = agents.Agent(name='e', model='scripted:echo')\n"
+        "async def main() -> None:\n    session = await echo.start_session()\n    print('ok', flush=True)\n"
+        f"{then}asyncio.run(main())\n",
+        encoding="utf-8",
+    )
+
+    assert run(program, {"PYTHONASYNCIODEBUG": ""}) == "ok\n"

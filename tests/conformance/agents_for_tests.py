@@ -160,10 +160,6 @@ async def _embedded() -> AsyncIterator[Home]:
     home = Home(None)
     yield home
     await home.place.close()
-    for task in asyncio.all_tasks():
-        # A blocking pop of fakeredis outlives its connection (broker/embedded.py lists it).
-        if "_async_blocking" in repr(task.get_coro()):
-            task.cancel()
 
 
 async def _redis(server: RealServer) -> AsyncIterator[Home]:
