@@ -7,8 +7,10 @@ from typing import Any, Final
 
 from broker.protocol.values import clean_text, is_clean
 
-TITLE_LIMIT: Final = 1000
-"""Characters of a session's title at most: each change of the session's status writes it again."""
+TITLE_LIMIT: Final = 16 * 1024 * 1024
+"""Characters of a session's title at most, as many as a message may have bytes. Keep it short all the same: each change of
+the session's status writes it again.
+"""
 
 KEY_LIMIT: Final = 512
 

@@ -10,6 +10,7 @@ import pytest
 from agents_for_tests import Home, StepModel, add, call, home_fixture  # noqa: F401 - pytest finds the fixture `home` here
 
 import api_shim as agents
+from api_shim.arguments import TITLE_LIMIT
 
 Use = Callable[[Any], Any]
 """A use of a session that a type checker would refuse: hence Any."""
@@ -21,7 +22,7 @@ REFUSED: dict[str, tuple[Use, type[Exception], str]] = {
     "key number": (lambda s: s.send_message("x", idempotency_key=5), TypeError, "idempotency_key"),
     "key half": (lambda s: s.send_message("x", idempotency_key="\ud800"), ValueError, "idempotency_key"),
     "key empty": (lambda s: s.start_turn("x", idempotency_key=""), ValueError, "idempotency_key"),
-    "title long": (lambda s: s.rename("t" * 1001), ValueError, "title"),
+    "title long": (lambda s: s.rename("t" * (TITLE_LIMIT + 1)), ValueError, "title"),
     "title number": (lambda s: s.rename(5), TypeError, "title"),
     "after number": (lambda s: anext(s.iter_events(after=5)), TypeError, "after"),
     "after bytes": (lambda s: anext(s.iter_events(after=b"x")), TypeError, "after"),
@@ -44,7 +45,7 @@ async def test_a_wrong_argument_is_named_and_no_turn_starts(name: str, home: Hom
     ("options", "error", "said"),
     [
         ({"title": 5}, TypeError, "title"),
-        ({"title": "t" * 1001}, ValueError, "title"),
+        ({"title": "t" * (TITLE_LIMIT + 1)}, ValueError, "title"),
         ({"session_inputs": 5}, TypeError, "session_inputs"),
         ({"on_approval": 5}, TypeError, "on_approval"),
         ({"idempotency_key": ""}, ValueError, "idempotency_key"),
