@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from api_shim.local import Place
 from broker import transitions
@@ -24,8 +23,7 @@ from broker.protocol.callbacks import (
     answer_to_wire,
     callback_from_wire,
 )
-from broker.protocol.content import content_to_wire
-from broker.protocol.errors import SdkError, SessionNotFoundError
+from broker.protocol.errors import SdkError
 from broker.protocol.records import AlreadySettled, Answered, NotFound
 from broker.protocol.values import JsonValue, clean_text, watch_replaced
 from broker.protocol.wire import entry_tail, resolved_tail
@@ -33,7 +31,6 @@ from broker.transitions import Raw
 
 if TYPE_CHECKING:
     from workers.agent import AgentDefinition
-    from workers.tools import ToolResult
 
 
 def checked_id(callback_id: str) -> str:
@@ -54,9 +51,7 @@ async def find_callback(place: Place, session_id: str, callback_id: str) -> Open
         reads.command("HGET", keys.of("settled", session_id), callback_id),
     )
     if not exists:
-        raise SessionNotFoundError(
-            f"There is no session {session_id}: it never existed here, or its retention is over."
-        )
+        raise transitions.no_session(session_id)
     if asked is None:
         return NotFound() if settled is None else AlreadySettled()
     page = await reads.command("XRANGE", keys.of("log", session_id), asked, asked)
@@ -132,6 +127,7 @@ def _checked(
 
 def _client_result(call_id: str, name: str, answer: object, definition: AgentDefinition | None) -> dict[str, JsonValue]:
     from workers.client_tools import stubs_by_id
+    from workers.effects import stored_result
     from workers.tools import ToolError, to_result
 
     if isinstance(answer, (AllowApproval, DenyApproval, SignInAnswer)):
@@ -141,20 +137,4 @@ def _client_result(call_id: str, name: str, answer: object, definition: AgentDef
         result = stub.check(answer) if stub is not None else to_result(answer)
     except ToolError as bad:
         raise SdkError(str(bad)) from None
-    return result_wire(call_id, name, result)
-
-
-def result_wire(call_id: str, name: str, result: ToolResult) -> dict[str, JsonValue]:
-    """Return the stored form of a client tool's result."""
-    content = result.content if not isinstance(result.content, str) else ()
-    meta: Mapping[str, Any] = result.meta
-    return {
-        "type": "toolResult",
-        "id": new_id(),
-        "toolCallId": call_id,
-        "name": name,
-        "content": [content_to_wire(block) for block in content],
-        "structuredContent": result.structured_content,
-        "isError": result.is_error,
-        "meta": dict(meta),
-    }
+    return stored_result(new_id(), call_id, name, result)

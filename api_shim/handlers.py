@@ -38,14 +38,6 @@ class Handlers:
         for name in ("on_approval", "on_client_tool", "on_sign_in"):
             check_callable(name, getattr(self, name))
 
-    def over(self, other: Handlers) -> Handlers:
-        """Return these, and the other's where one is not set here."""
-        return Handlers(
-            self.on_approval or other.on_approval,
-            self.on_client_tool or other.on_client_tool,
-            self.on_sign_in or other.on_sign_in,
-        )
-
     def client_tool_for(self, name: str, definition: AgentDefinition | None) -> Handler | None:
         """Return what answers calls of a client tool: `on_client_tool`, else the function bound to the agent's own stub."""
         if self.on_client_tool is not None:

@@ -6,18 +6,17 @@ import heapq
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Literal
 
 from api_shim.arguments import check_limit
 from api_shim.local import Host, current_host, place_of
 from broker.broker import Broker
 from broker.log import read_events
 from broker.protocol.entries import HistoryEntry
-from broker.protocol.errors import SessionNotFoundError
 from broker.protocol.events import EntryCompleted
 from broker.protocol.values import clean_text, loads
 from broker.protocol.wire import Position, parse_stream_id
-from broker.transitions import session_key
+from broker.transitions import no_session, session_key
 
 _PAGE = 100
 
@@ -49,8 +48,7 @@ def _time(ms: bytes) -> datetime:
 
 async def _info(broker: Broker, session_id: str) -> SessionInfo | None:
     flat = await broker.reads.command("HGETALL", session_key(broker, session_id))
-    pairs = flat.items() if isinstance(flat, dict) else zip(flat[::2], flat[1::2], strict=True)
-    held: dict[str, bytes] = {key.decode(): value for key, value in pairs}
+    held: dict[str, bytes] = {key.decode(): value for key, value in zip(flat[::2], flat[1::2], strict=True)}
     if "status" not in held:
         return None
     status = held["status"].decode()
@@ -74,9 +72,7 @@ async def read_info(broker: Broker, session_id: str) -> SessionInfo:
     """Return what is known of a session. Raises `SessionNotFoundError`."""
     info = await _info(broker, session_id)
     if info is None:
-        raise SessionNotFoundError(
-            f"There is no session {session_id}: it never existed here, or its retention is over."
-        )
+        raise no_session(session_id)
     return info
 
 
@@ -84,7 +80,7 @@ async def read_turn_ids(broker: Broker, session_id: str) -> list[str]:
     """Return the ids of a session's turns, oldest first. Raises `SessionNotFoundError`."""
     await read_info(broker, session_id)
     flat = await broker.reads.command("HGETALL", broker.keys.of("turns", session_id))
-    pairs = flat.items() if isinstance(flat, dict) else zip(flat[::2], flat[1::2], strict=True)
+    pairs = zip(flat[::2], flat[1::2], strict=True)
     first = {turn.decode(): parse_stream_id(places.decode().split(" ")[0]) for turn, places in pairs}
     return sorted(first, key=lambda turn: first[turn])
 
@@ -114,19 +110,14 @@ async def _of_shard(broker: Broker, key: str) -> AsyncGenerator[tuple[float, str
     before, seen = "+inf", set[str]()
     while True:
         page = await broker.reads.command("ZREVRANGEBYSCORE", key, before, "-inf", "WITHSCORES", "LIMIT", 0, _PAGE)
-        fresh = [(float(score), sid.decode()) for sid, score in _scored(page) if sid.decode() not in seen]
+        scored = zip(page[::2], page[1::2], strict=True)
+        fresh = [(float(score), sid.decode()) for sid, score in scored if sid.decode() not in seen]
         for score, sid in fresh:
             yield -score, sid
         if len(fresh) == 0:
             return
         before = format(fresh[-1][0], ".0f")
         seen = {sid for score, sid in fresh if score == fresh[-1][0]} | (seen if before == "+inf" else set())
-
-
-def _scored(page: list[Any]) -> list[tuple[bytes, Any]]:
-    if page and isinstance(page[0], (tuple, list)):
-        return [(item[0], item[1]) for item in page]
-    return list(zip(page[::2], page[1::2], strict=True))
 
 
 async def list_sessions(

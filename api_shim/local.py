@@ -53,11 +53,6 @@ class Place:
         # asyncio.run cancels what is left when its main task is done: that is when this place closes.
         self._keeper = asyncio.create_task(self._close_with_loop(), name="turnstream place")
 
-    @property
-    def key(self) -> Hashable:
-        """What makes two handles the same place."""
-        return self.broker.place
-
     async def ready(self) -> None:
         """Check the broker once. Raises `BrokerUnavailableError` with one sentence that says what to change."""
         if self._checked is None or (self._checked.done() and (self._checked.cancelled() or self._checked.exception())):

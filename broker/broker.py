@@ -10,7 +10,7 @@ import asyncio
 import random
 import re
 import socket
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from typing import Any, Final, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -49,11 +49,6 @@ class Broker:
         self.client: aioredis.Redis = aioredis.Redis(connection_pool=self._pool)
         self.commands = Pipeline(lambda: self.connection(timeout=None), settings.socket_timeout)
         self.reads = Pipeline(lambda: self.connection(timeout=None), settings.socket_timeout)
-
-    @property
-    def place(self) -> Hashable:
-        """What makes two handles the same place: the broker's URL and prefix, or this very embedded broker."""
-        return self.embedded if self.embedded is not None else (self.settings.redis_url, self.settings.prefix)
 
     def connection(self, *, timeout: float | None) -> aioredis.Connection:
         """Return a connection of its own, not yet open, whose replies may take `timeout` seconds (None: for ever)."""

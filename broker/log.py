@@ -19,13 +19,12 @@ from broker.protocol.errors import (
     BrokerUnavailableError,
     InvalidCursorError,
     ObservationLost,
-    SessionNotFoundError,
 )
 from broker.protocol.events import Event
 from broker.protocol.values import dumps, loads
 from broker.protocol.wire import START, Position, decode, format_cursor, is_beside, merge_blob, parse_stream_id
 from broker.scripting import Argument
-from broker.transitions import Raw, session_key
+from broker.transitions import Raw, no_session, session_key
 
 PAGE: Final = 150
 """Records read at once: few enough not to hold the event loop, enough to make the round trip cheap."""
@@ -140,9 +139,7 @@ async def read_page(
         budget=budget,
     )
     if session[0] is None:
-        raise SessionNotFoundError(
-            f"There is no session {session_id}: it never existed here, or its retention is over."
-        )
+        raise no_session(session_id)
     last = Position(int(session[0]), int(session[1]))
     raws = _raws(reply)
     if known:

@@ -51,6 +51,11 @@ def session_key(broker: Broker, session_id: str) -> str:
         raise SessionNotFoundError(f"There is no session {session_id!r}: this is no session id.") from None
 
 
+def no_session(session_id: str) -> SessionNotFoundError:
+    """Return the error for a session that is not there."""
+    return SessionNotFoundError(f"There is no session {session_id}: it never existed here, or its retention is over.")
+
+
 _REFUSALS: Final[dict[str, tuple[type[AgentsError], str]]] = {
     "missing": (SessionNotFoundError, "There is no session {sid}: it never existed here, or its retention is over."),
     "terminated": (SessionTerminatedError, "Session {sid} has ended and takes no new input; start a new session."),

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from broker.keys import new_id
+from broker.protocol.content import content_to_wire
 from broker.protocol.values import JsonValue, dumps
 from broker.protocol.wire import INLINE_LIMIT, entry_tail, tail
 from broker.scripting import Argument
+from workers.tools import ToolResult
 
 Record = dict[str, JsonValue]
 
@@ -18,7 +20,6 @@ class Effects:
     def __init__(self) -> None:
         self.values: list[Argument] = []
         self.records: list[Record] = []
-        self.asks = 0
 
     def __bool__(self) -> bool:
         return bool(self.values)
@@ -27,7 +28,6 @@ class Effects:
         """Add another write's effects after these."""
         self.values += other.values
         self.records += other.records
-        self.asks += other.asks
 
     def stored(self, record: Record) -> bytes:
         """Return a record's tail; a body over the inline limit becomes a blob of this write."""
@@ -93,7 +93,6 @@ class Effects:
         body = self.stored(record)
         self.values += ["q", callback["id"], body]
         self.records.append(record)
-        self.asks += 1
 
     def notice(self, message: str, *, level: str, source: str | None, details: JsonValue = None) -> None:
         """Append a notice for the developer."""
@@ -136,3 +135,17 @@ def result_entry(
 def error_entry(entry_id: str, call_id: str, name: str, message: str) -> Record:
     """Return the stored form of a failed call's result."""
     return result_entry(entry_id, call_id, name, content=[{"type": "text", "text": message}], is_error=True)
+
+
+def stored_result(entry_id: str, call_id: str, name: str, result: ToolResult) -> Record:
+    """Return the stored form of what a tool, here or at a client, gave. Raises `ValueError` for what JSON cannot hold."""
+    content = result.content if not isinstance(result.content, str) else ()
+    return result_entry(
+        entry_id,
+        call_id,
+        name,
+        content=[content_to_wire(block) for block in content],
+        structured=result.structured_content,
+        is_error=result.is_error,
+        meta=result.meta,
+    )

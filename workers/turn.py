@@ -17,20 +17,19 @@ import structlog
 from broker.broker import Broker
 from broker.keys import new_id
 from broker.protocol.callbacks import ClientToolCall, client_call_to_wire
-from broker.protocol.content import content_to_wire
 from broker.protocol.records import ProtocolError, completed_to_wire, failed_to_wire
 from broker.protocol.values import watch_replaced
 from broker.runs import Begun
 from workers.agent import AgentDefinition
 from workers.client_tools import ClientTool
-from workers.effects import Effects, Record, error_entry, result_entry
+from workers.effects import Effects, Record, error_entry, result_entry, stored_result
 from workers.fold import Call, History
 from workers.models import ModelError
 from workers.permissions import denied_text, expired_text, interrupted_text, lost_text
 from workers.prompt import build_request
 from workers.reply import ReplyWriter
 from workers.steps import CallModel, FailLost, Finish, Park, RunTools, Wait, next_step
-from workers.tools import Tool, ToolResult, error_result
+from workers.tools import Tool, error_result
 from workers.writer import Writer
 
 log = structlog.get_logger("turnstream.turn")
@@ -243,23 +242,15 @@ class TurnRun:
         with watch_replaced() as replaced:
             result = await tool.call(call.arguments, self.context.inputs, limit)
             try:
-                entry = _result(entry_id, call, result)
+                entry = stored_result(entry_id, call.tool_call_id, call.name, result)
             except ValueError as bad:
-                entry = _result(entry_id, call, error_result(f"The result of {call.name} cannot be stored: {bad}"))
+                entry = stored_result(
+                    entry_id,
+                    call.tool_call_id,
+                    call.name,
+                    error_result(f"The result of {call.name} cannot be stored: {bad}"),
+                )
         await self._write_result(call, entry, replaced=bool(replaced))
-
-
-def _result(entry_id: str, call: Call, result: ToolResult) -> Record:
-    content = result.content if not isinstance(result.content, str) else ()
-    return result_entry(
-        entry_id,
-        call.tool_call_id,
-        call.name,
-        content=[content_to_wire(block) for block in content],
-        structured=result.structured_content,
-        is_error=result.is_error,
-        meta=result.meta,
-    )
 
 
 async def start_run(context: RunContext, begun: Begun, history: History) -> TurnRun:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterable, Sequence
-from importlib import metadata
 from typing import Any, cast
 
 import structlog
@@ -31,6 +30,7 @@ from workers.agent import AgentDefinition
 from workers.fold import History
 from workers.logging import fault
 from workers.turn import RunContext, TurnRun, start_run
+from workers.version import installed_version
 from workers.writer import fold_raw
 
 log = structlog.get_logger("turnstream.worker")
@@ -82,8 +82,7 @@ class TurnWorker(Worker):
         self._due = asyncio.Event()
         self._bell: asyncio.Task[None] | None = None
         self.ctx["runs"] = self._runs
-        for agent in agents:
-            self._agents[agent.name] = agent
+        self._agents.update((agent.name, agent) for agent in agents)
 
     # What it serves.
 
@@ -248,7 +247,14 @@ class TurnWorker(Worker):
     async def _renew(self, agent: str, key: str) -> None:
         held = [job_id for job_id, of in self._held.items() if of == key]
         lost = await queue.renew(
-            self.broker, key, held, worker=self.id, agent=agent, slots=self.max_jobs, version=_version(), budget=1.0
+            self.broker,
+            key,
+            held,
+            worker=self.id,
+            agent=agent,
+            slots=self.max_jobs,
+            version=installed_version(),
+            budget=1.0,
         )
         for job_id in lost:
             if (task := self.tasks.get(job_id)) is not None and job_id in self._held:
@@ -392,9 +398,3 @@ class TurnWorker(Worker):
             for name, key in self._queues():
                 await queue.leave(self.broker, key, worker=self.id, agent=name, budget=0.5)
         log.info("worker_stopped", worker=self.id, finished=self.finished_turns, handed_back=self.handed_back)
-
-
-def _version() -> str:
-    with contextlib.suppress(metadata.PackageNotFoundError):
-        return metadata.version("turnstream")
-    return "unknown"

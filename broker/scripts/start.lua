@@ -6,7 +6,7 @@
 --         then each context message; a tail may be a blob reference, in which case 'blob' id bytes stand before it
 -- RETURN  started turn first | joined turn | receipt turn started | busy turn | conflict | terminated | missing
 -- EVENTS  entryAdded entryCompleted turnStarted sessionUpdated(running), then contexts, then a notice if no worker serves
---@include session emit enqueue once
+--@include session emit enqueue once contents
 local s = load_session(sid)
 if not s then return {'missing'} end
 local before = said_before(nonce)
@@ -24,20 +24,8 @@ if s.status == 'terminated' then return {'terminated'} end
 local active = s.turn ~= '' and s.turn or nil
 if active and join ~= '1' then return {'busy', active} end
 
-local function add_contents(from, to)
-  local i = from
-  while i <= to do
-    if ARGV[i] == 'blob' then
-      redis.call('HSET', base .. 'blobs:' .. sid, ARGV[i + 1], ARGV[i + 2])
-      i = i + 3
-    end
-    emit_entry(s, s.turn, ARGV[i])
-    i = i + 1
-  end
-end
-
 if active then
-  add_contents(contents, #ARGV)
+  add_contents(s, contents, #ARGV)
   flush(s)
   if s.job == 'running' then hint(s, 'news') end
   if key ~= '' then redis.call('HSET', receipts, key, active .. ' 0 ' .. digest) end
@@ -50,10 +38,10 @@ redis.call('HSET', s.key, 'turn', turn, 'first', s.first, 'attempts', '0', 'op',
 redis.call('HSETNX', s.key, 'preview', preview)
 redis.call('HSET', s.turns, turn, s.first .. ' ' .. s.prev .. ' -')
 redis.call('ZADD', base .. 'active', int(now), sid)
-add_contents(contents, user)
+add_contents(s, contents, user)
 emit(s, turn, '"type":"turnStarted"}')
 emit_status(s, 'running')
-add_contents(user + 1, #ARGV)
+add_contents(s, user + 1, #ARGV)
 if redis.call('ZCOUNT', base .. 'workers:' .. s.agent, int(now), '+inf') == 0 then
   emit(s, turn, '"type":"notice","level":"warning","source":"agent:' .. s.agent
     .. '","message":"No worker serves agent ' .. s.agent .. ' now; the turn waits in its queue.","details":null}')

@@ -4,21 +4,13 @@
 -- ARGV    sid nonce turn ...contents   (contents as in start)
 -- RETURN  joined turn | conflict active-turn-or-'-' | missing
 -- EVENTS  entryAdded entryCompleted, for the message and each context message
---@include session emit enqueue once
+--@include session emit enqueue once contents
 local s = load_session(sid)
 if not s then return {'missing'} end
 local before = said_before(nonce)
 if before then return before end
 if s.turn == '' or s.turn ~= turn then return {'conflict', s.turn ~= '' and s.turn or '-'} end
-local i = contents
-while i <= #ARGV do
-  if ARGV[i] == 'blob' then
-    redis.call('HSET', base .. 'blobs:' .. sid, ARGV[i + 1], ARGV[i + 2])
-    i = i + 3
-  end
-  emit_entry(s, s.turn, ARGV[i])
-  i = i + 1
-end
+add_contents(s, contents, #ARGV)
 flush(s)
 -- A parked turn reads it when an answer wakes it: nothing can be done with it before.
 if s.job == 'running' then hint(s, 'news') end
