@@ -48,8 +48,14 @@ def up(agents: Sequence[str], port: int | None, folder: str, slots: int, as_json
         home.mkdir(parents=True, exist_ok=True)
     except OSError as refused:
         raise click.ClickException(f"{folder} cannot be used: {refused.strerror}.") from None
+    asked: list[int] = []
+
+    def leave(number: int, _frame: FrameType | None) -> NoReturn:
+        asked.append(number)  # Python drops an exception that meets a finalizer, so leaving does not rest on it alone
+        sys.exit(0)
+
     for number in _SIGNALS:
-        signal.signal(number, _leave)  # also while the server starts, it must not stay behind
+        signal.signal(number, leave)  # also while the server starts, it must not stay behind
     with _alone_in(home):
         _stop_leftover(home)
         server = LocalServer(home, *_DURABLE, port=port or _usable_port(home))
@@ -59,7 +65,7 @@ def up(agents: Sequence[str], port: int | None, folder: str, slots: int, as_json
             _announce(server, folder, loaded)
             settings = Settings(redis_url=server.url, slots=slots)
             with _ended_by_itself(server):
-                asyncio.run(run_worker(settings, [agent.definition for agent in loaded], _ended(server)))
+                asyncio.run(run_worker(settings, [agent.definition for agent in loaded], _ended(server, asked)))
         finally:
             for number in _SIGNALS:
                 signal.signal(number, signal.SIG_IGN)  # the server gets its time to write
@@ -67,12 +73,9 @@ def up(agents: Sequence[str], port: int | None, folder: str, slots: int, as_json
     click.secho(f"Stopped. The sessions are kept in {folder}.", err=True)
 
 
-def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
-    sys.exit(0)
-
-
-async def _ended(server: LocalServer) -> None:
-    while server.alive:  # noqa: ASYNC110 - a child process has no event of its own here
+async def _ended(server: LocalServer, asked: Sequence[int]) -> None:
+    """Return when the server has ended, or a signal came before the worker listened for it."""
+    while server.alive and not asked:  # noqa: ASYNC110 - a child process has no event of its own here
         await asyncio.sleep(0.2)
 
 

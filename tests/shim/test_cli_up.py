@@ -113,3 +113,23 @@ def test_up_ends_the_server_that_a_killed_one_left(home: Path) -> None:
         second.terminate()
         _, err = second.communicate(timeout=20)
     assert "it is ended first" in err
+
+
+def test_a_signal_that_meets_a_finalizer_is_not_lost(home: Path) -> None:
+    """Python drops what a signal's handler raises while an object is finalized; `up` ends all the same."""
+    (home / "trapped.py").write_text(
+        "import os, signal\nimport api_shim as agents\n\n"
+        "class Trap:\n    def __del__(self):\n        os.kill(os.getpid(), signal.SIGTERM)\n        list(range(1000))\n\n"
+        "class Trapped(agents.Agent):\n    @property\n    def name(self):\n"
+        "        if callable(signal.getsignal(signal.SIGTERM)) and not hasattr(self, 'sprung'):\n"
+        "            self.sprung = True\n            Trap()\n        return 'trapped'\n\n"
+        "echo = Trapped(name='trapped', model='scripted:echo')\n",
+        encoding="utf-8",
+    )
+    process = start(home, {}, "up", "trapped:echo")
+    try:
+        out, err = process.communicate(timeout=20)
+    finally:
+        process.kill()
+    assert "Exception ignored" in err
+    assert (process.returncode, "Ctrl-C ends" in out, "Stopped." in err) == (0, True, True)
