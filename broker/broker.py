@@ -6,8 +6,6 @@ between versions. Its own blind retries are off: what is sent again is decided b
 
 from __future__ import annotations
 
-import asyncio
-import random
 import re
 import socket
 from collections.abc import Iterable
@@ -22,13 +20,13 @@ from redis.backoff import NoBackoff
 
 from broker.embedded import EmbeddedServer
 from broker.keys import Keys
+from broker.outage import ride_out
 from broker.pipeline import TRANSIENT, Pipeline
 from broker.protocol.errors import BrokerUnavailableError, SdkError, SessionBusyError
 from broker.scripting import Argument, load_script
 from broker.settings import Settings
 
 MINIMUM_VERSION: Final = (6, 2)
-_BACKOFF_S: Final = (0.02, 1.0)
 _NO_PERMISSION: Final = re.compile("o permissions|The user executing the script can't|ACL failure in script")
 """What an access list's refusal says, of a command or inside a script, as versions word it."""
 
@@ -74,34 +72,25 @@ class Broker:
         script = load_script(name, self.database)
         values = script.values(arguments, rest)
         allowed = self.settings.command_budget if budget is None else budget
-        until = asyncio.get_running_loop().time() + allowed
-        wait, most = _BACKOFF_S
-        while True:
-            try:
-                reply: list[Any] = await self.commands.script(script, key_name, values)
-            except TRANSIENT as away:
-                if asyncio.get_running_loop().time() + wait > until:
-                    raise BrokerUnavailableError(
-                        f"{name}: the broker did not answer within {allowed:g} s ({type(away).__name__}); "
-                        f"check that it runs and that TURNSTREAM_REDIS_URL names it"
-                    ) from away
-                # Half of the wait is random, so that a fleet does not come back in step.
-                await asyncio.sleep(wait * (0.5 + random.random() / 2))  # noqa: S311 - jitter, not a secret
-                wait = min(wait * 2, most)
-            except redis_errors.ResponseError as refused:
-                if _NO_PERMISSION.search(str(refused)):
-                    raise SdkError(
-                        f"{name}: the broker's access list does not allow it to this user, and nothing was changed; let "
-                        f"TURNSTREAM_REDIS_URL name a user that may, or load this version's deploy/users.acl"
-                    ) from refused
-                # Redis 6.2 wraps it, so its type does not tell; of newer ones the client library cuts the code off.
-                if "command not allowed when used memory" not in str(refused):
-                    raise
-                raise SessionBusyError(
-                    f"{name}: the broker is out of memory and took nothing; free memory or raise maxmemory, then try again"
+
+        async def attempt() -> list[Any]:
+            reply: list[Any] = await self.commands.script(script, key_name, values)
+            return reply
+
+        try:
+            return await ride_out(attempt, allowed, f"{name}: the broker did not answer")
+        except redis_errors.ResponseError as refused:
+            if _NO_PERMISSION.search(str(refused)):
+                raise SdkError(
+                    f"{name}: the broker's access list does not allow it to this user, and nothing was changed; let "
+                    f"TURNSTREAM_REDIS_URL name a user that may, or load this version's deploy/users.acl"
                 ) from refused
-            else:
-                return reply
+            # Redis 6.2 wraps it, so its type does not tell; of newer ones the client library cuts the code off.
+            if "command not allowed when used memory" not in str(refused):
+                raise
+            raise SessionBusyError(
+                f"{name}: the broker is out of memory and took nothing; free memory or raise maxmemory, then try again"
+            ) from refused
 
     async def check(self, *, writes: bool = True) -> None:
         """Refuse a broker that would lose data: raises `BrokerUnavailableError` with one sentence that says what to change.

@@ -8,15 +8,13 @@ restore). A broker that is away loses nothing: reads are repeated with back-off 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from broker.broker import Broker
-from broker.pipeline import TRANSIENT
+from broker.outage import ride_out
 from broker.protocol.errors import (
-    BrokerUnavailableError,
     InvalidCursorError,
     ObservationLost,
 )
@@ -32,7 +30,6 @@ PAGE: Final = 150
 PAGE_BYTES: Final = 4 * 1024 * 1024
 """Bytes of records and blobs after which a page ends early."""
 
-_BACKOFF_S: Final = (0.02, 1.0)
 _EVERY: Final = 9_999_999_999_999
 
 
@@ -57,19 +54,11 @@ class Page:
 async def _ask(broker: Broker, session_id: str, *commands: tuple[Argument, ...], budget: float | None) -> list[Any]:
     """Send read commands in one round trip; while the broker is away, again, for `budget` seconds."""
     allowed = broker.settings.reconnect_budget if budget is None else budget
-    until = asyncio.get_running_loop().time() + allowed
-    wait, most = _BACKOFF_S
-    while True:
-        try:
-            return await asyncio.gather(*(broker.reads.command(*command) for command in commands))
-        except TRANSIENT as away:
-            if asyncio.get_running_loop().time() + wait > until:
-                raise BrokerUnavailableError(
-                    f"Session {session_id}: its log could not be read within {allowed:g} s ({type(away).__name__}); "
-                    f"check that the broker runs and that TURNSTREAM_REDIS_URL names it"
-                ) from away
-            await asyncio.sleep(wait * (0.5 + random.random() / 2))  # noqa: S311 - jitter, not a secret
-            wait = min(wait * 2, most)
+
+    async def attempt() -> list[Any]:
+        return await asyncio.gather(*(broker.reads.command(*command) for command in commands))
+
+    return await ride_out(attempt, allowed, f"Session {session_id}: its log could not be read")
 
 
 def _raws(reply: Any) -> list[Raw]:
