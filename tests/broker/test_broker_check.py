@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 from holders import command
-from real_server import RealServer, free_port, serving
+from real_server import RealServer, serving
 
 from broker.broker import Broker
 from broker.protocol.errors import BrokerUnavailableError
+from broker.server import free_port
 from broker.settings import Settings
 
 

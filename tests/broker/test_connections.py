@@ -11,10 +11,11 @@ import pytest
 import redis
 import trustme
 from eventually import eventually
-from real_server import RealServer, ServerProgram, free_port, server_program, serving
+from real_server import RealServer, serving
 
 from broker.broker import Broker
 from broker.protocol.errors import BrokerUnavailableError
+from broker.server import ServerProgram, find_server, free_port
 from broker.settings import Settings
 
 
@@ -49,7 +50,7 @@ def has_tls(program: ServerProgram) -> bool:
 
 
 async def test_tls(tmp_path: Path) -> None:
-    program = server_program()
+    program = find_server()
     if not has_tls(program):
         pytest.skip(f"{program.name} {program.version} at {program.path} was built without TLS")
     port, authority = free_port(), trustme.CA()

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 from logs import collect, notice, open_session, start_run
-from real_server import RealServer, free_port, serving
+from real_server import RealServer, serving
 from test_live import Watcher
 
 from broker import feed, log, transitions
 from broker.broker import Broker
 from broker.live import Hub
 from broker.protocol.errors import ObservationLost
+from broker.server import free_port
 from broker.settings import Settings
 
 

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Final
 
 import redis
-from real_server import RealServer, free_port, server_program
+from real_server import RealServer
+
+from broker.server import find_server, free_port
 
 ROOT: Final = Path(__file__).parents[2]
 DEPLOY: Final = ROOT / "deploy"
@@ -60,7 +62,7 @@ def deployed(folder: Path) -> Iterator[Deployment]:
 @contextmanager
 def running(folder: Path, passwords: dict[str, str]) -> Iterator[Deployment]:
     """Run the server of a folder, anew where it ran before; only its port and its folders are others than in `redis.conf`."""
-    port, program = free_port(), server_program()
+    port, program = free_port(), find_server()
     options = ["--port", str(port), "--dir", str(folder / "data")]
     options += ["--aclfile", str(folder / "deploy" / "secrets" / "users.acl")]
     with (folder / "server.log").open("ab") as out:

@@ -13,7 +13,6 @@ from typing import Any, Final
 import pytest
 import redis
 from deployed import DEPLOY, ROOT, Deployment, deployed
-from real_server import free_port, server_program
 
 import api_shim as agents
 from api_shim.listing import list_sessions
@@ -29,6 +28,7 @@ from broker.protocol.events import TextDelta, TurnEnded
 from broker.protocol.wire import resolved_tail, tail
 from broker.runs import Begun, Write
 from broker.scripting import Argument, load_script
+from broker.server import find_server, free_port
 from broker.settings import Settings
 from broker.transitions import Message, NoRecord, Sent, SessionOptions
 from workers.worker import TurnWorker
@@ -140,7 +140,7 @@ OPENS: Final = tail({"type": "callbackOpened", "callback": {"type": "later", "id
 
 def test_a_list_that_is_not_filled_in_starts_no_server(tmp_path: Path) -> None:
     place = ["--port", str(free_port()), "--dir", str(tmp_path), "--aclfile", str(DEPLOY / "users.acl")]
-    command = [server_program().path, *place]
+    command = [find_server().path, *place]
     told = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     assert told.returncode != 0
     assert "password hash must be exactly 64 characters" in told.stdout

@@ -16,12 +16,13 @@ import pytest
 import redis
 import yaml
 from deployed import DEPLOY, ROOT, Deployment, deployed, running
-from real_server import RealServer, free_port, serving
+from real_server import RealServer, serving
 
 from broker import transitions
 from broker.broker import Broker
 from broker.keys import new_session_id
 from broker.protocol.errors import BrokerUnavailableError
+from broker.server import free_port
 from broker.settings import Settings
 from broker.transitions import SessionOptions
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import redis
 from commands import folder_of_agents, read_until, run, session_of, start
-from real_server import free_port
+
+from broker.server import free_port
 
 
 @pytest.fixture

@@ -171,10 +171,6 @@ async def working(
     finally:
         await worker.drain(0)
         await asyncio.gather(main, return_exceptions=True)
-        for task in asyncio.all_tasks():
-            # A blocking pop of fakeredis outlives its connection (broker/embedded.py lists it).
-            if broker.embedded is not None and "_async_blocking" in repr(task.get_coro()):
-                task.cancel()
 
 
 @asynccontextmanager
