@@ -54,6 +54,9 @@ class Settings(BaseSettings):
     model_attempts: Annotated[int, Field(ge=1)] = 3
     """Tries of one model call, with back-off, while the model's failure says that a retry may help."""
 
+    model_timeout: Annotated[float, Field(gt=0)] = 600.0
+    """How long a model may send nothing before its call counts as failed and is tried again."""
+
     reconnect_budget: Annotated[float, Field(gt=0)] = 60.0
     """How long an observer rides out a broker that is away, before `ObservationLost`."""
 

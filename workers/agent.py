@@ -17,8 +17,7 @@ from workers.hooks import SubagentPolicy
 from workers.models import Model, ToolSpec, check_model, resolve_model
 from workers.permissions import PermissionMode, PermissionPolicy
 from workers.tools import Tool, tool
-
-AnyTool = Tool[..., Any] | ClientTool
+from workers.toolset import AnyTool, Toolset
 
 _NEXT_RELEASE: Final = ("hooks", "guardrails", "subagents", "mcps", "connectors")
 
@@ -131,22 +130,20 @@ class AgentDefinition:
         self.subagent_policy = subagent_policy
         self.tool_errors = tool_errors
         self.description = description
-        self._by_id: dict[str, AnyTool] = {}
-        for item in self.tools:
-            # Two stubs may share an id (their answers are then unchecked); a tool that runs here shares its with nothing.
-            other = self._by_id.get(item.id)
-            if other is not None and not (isinstance(item, ClientTool) and isinstance(other, ClientTool)):
-                raise ValueError(f"tools: two tools have the id {item.id!r}; give one of them name=")
-            self._by_id[item.id] = item
+        self._own = self.toolset()
+
+    def toolset(self) -> Toolset:
+        """Return the tools that every run of this agent has; a run adds those of its sources."""
+        return Toolset(self.tools)
 
     def tool(self, tool_id: str) -> AnyTool | None:
-        """Return the tool of a full id, or of a name that the model wrote without its `client.`; None if there is none."""
-        return self._by_id.get(tool_id) or self._by_id.get(f"client.{tool_id}")
+        """Return one of the agent's own tools, as `Toolset.find` does."""
+        return self._own.find(tool_id)
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
-        """What the model is told about the tools."""
-        return tuple(item.spec for item in self._by_id.values())
+        """What the model is told about the agent's own tools."""
+        return self._own.specs
 
     def model_for(self, customization: Mapping[str, Any]) -> Model:
         """Return the model of a session."""

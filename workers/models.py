@@ -5,6 +5,7 @@ Ours, deterministic: `workers.scripted`. The vendors' models come as extras and 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -138,6 +139,30 @@ class ModelError(Exception):
         self.code = code
         self.retryable = retryable
         self.retry_after = retry_after
+
+
+async def until_silent(stream: AsyncIterator[ModelDelta], limit: float) -> AsyncIterator[ModelDelta]:
+    """Yield a model's deltas, for as long as they come; `limit` seconds without one are a `ModelError`, which may be retried.
+
+    A stream that is slow but alive is never cut. The stream is closed when this is left.
+    """
+    try:
+        while True:
+            try:
+                async with asyncio.timeout(limit) as clock:
+                    delta = await anext(stream, None)
+            except TimeoutError:
+                if not clock.expired():
+                    raise
+                said = f"the model sent nothing for {limit:g} s"
+                raise ModelError(said, code="model_timeout", retryable=True) from None
+            if delta is None:
+                return
+            yield delta
+    finally:
+        close = getattr(stream, "aclose", None)
+        if close is not None:
+            await close()
 
 
 @runtime_checkable

@@ -24,6 +24,7 @@ from workers.models import (
     UserMessage,
 )
 from workers.permissions import interrupted_text
+from workers.toolset import Toolset
 
 
 def _shown(content: tuple[ContentBlock, ...]) -> tuple[ContentBlock, ...]:
@@ -61,13 +62,15 @@ def messages(history: History) -> Iterator[ModelMessage]:
                 yield from (_result(call) for call in item.calls)
 
 
-def build_request(definition: AgentDefinition, customization: Mapping[str, Any], history: History) -> ModelRequest:
+def build_request(
+    definition: AgentDefinition, customization: Mapping[str, Any], tools: Toolset, history: History
+) -> ModelRequest:
     """Return the request of the next model call."""
     output = definition.output_type
     return ModelRequest(
         messages=tuple(messages(history)),
         instructions=definition.instructions_for(customization),
-        tools=definition.specs,
+        tools=tools.specs,
         temperature=definition.temperature,
         reasoning_effort=customization.get("reasoning_effort") or definition.reasoning_effort,
         output_schema=output.model_json_schema() if output is not None else None,

@@ -27,8 +27,9 @@ from workers.agent import AgentDefinition
 from workers.client_tools import ClientTool
 from workers.effects import Effects, Record, error_entry
 from workers.fold import History
-from workers.models import ModelDelta, ModelError, ModelReasoning, ModelText, ModelToolCall, ModelUsage
+from workers.models import ModelDelta, ModelError, ModelReasoning, ModelStop, ModelText, ModelToolCall, ModelUsage
 from workers.permissions import decide, interrupted_text, refused_text
+from workers.toolset import Toolset
 from workers.writer import Writer
 
 CALLS_LIMIT: Final = 128
@@ -92,15 +93,17 @@ class _Part:
 class ReplyWriter:
     """Writes one reply. An earlier try's open entries are written into again, from their start."""
 
-    def __init__(self, writer: Writer, definition: AgentDefinition) -> None:
+    def __init__(self, writer: Writer, definition: AgentDefinition, tools: Toolset) -> None:
         history = writer.history
         self._writer = writer
         self._definition = definition
+        self._tools = tools
         self._read = history.n
         self._message = _Part("message", history.open_message, open=False)
         self._reasoning = _Part("reasoning", history.open_reasoning, open=False)
         self._calls: list[ModelToolCall] = []
         self._usage = TokenUsage()
+        self._cut_short = False
 
     @property
     def text(self) -> str:
@@ -122,6 +125,8 @@ class ReplyWriter:
                     )
             case ModelUsage(usage):
                 self._usage = self._usage + usage
+            case ModelStop("length"):
+                self._cut_short = True
             case _:
                 pass
 
@@ -181,13 +186,19 @@ class ReplyWriter:
                 replaced.append(entry["id"])
         for question in questions:
             effects.ask(question)
-        for entry_id in replaced:
-            effects.replaced(entry_id, "What the model wrote")
+        self._notices(effects, replaced)
         if effects:
             await self._writer.write(effects)
         if private:
             history.note_silence(self._read, self._usage)
         return not private
+
+    def _notices(self, effects: Effects, replaced: Iterable[str]) -> None:
+        for entry_id in replaced:
+            effects.replaced(entry_id, "What the model wrote")
+        if self._cut_short:
+            said = "The model stopped at its length limit; its reply is cut short."
+            effects.notice(said, level="warning", source="model", details={"reason": "length"})
 
     def _cleaned(self, calls: Iterable[ModelToolCall], history: History) -> Iterator[tuple[ModelToolCall, bool]]:
         """Calls as they are stored, and whether text of theirs was replaced.
@@ -199,7 +210,7 @@ class ReplyWriter:
             good = bool(call.id) and call.id not in seen and is_clean(call.id) and call.id.isprintable()
             call_id = call.id if good else f"call_{new_id()}"
             seen.add(call_id)
-            known = self._definition.tool(call.name)
+            known = self._tools.find(call.name)
             with watch_replaced() as replaced:
                 name = known.id if known is not None else clean_text(call.name)
                 arguments, malformed = _arguments(call)
@@ -207,9 +218,9 @@ class ReplyWriter:
 
     def _decide(self, call: ModelToolCall, history: History) -> tuple[Record, Record | None]:
         """What to do with a call, and the question it raises. Written with it, and never decided again."""
-        known = self._definition.tool(call.name)
+        known = self._tools.find(call.name)
         if known is None:
-            listed = ", ".join(spec.id for spec in self._definition.specs) or "none"
+            listed = ", ".join(spec.id for spec in self._tools.specs) or "none"
             return {"decision": "refused", "text": f"There is no tool {call.name[:80]!r}. Known tools: {listed}."}, None
         if call.malformed:
             return {"decision": "refused", "text": f"The arguments of {known.id} are no valid JSON."}, None

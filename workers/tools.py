@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial, update_wrapper
-from typing import Any, Final, Generic, ParamSpec, TypeVar, cast, overload
+from typing import Any, Final, Generic, ParamSpec, Protocol, TypeVar, cast, overload, runtime_checkable
 
 from pydantic import BaseModel
 
@@ -132,6 +132,40 @@ def full_id(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise ValueError(f"tool {name!r}: a tool's name is 1 to 64 of A-Z a-z 0-9 _ . -; give name=")
     return f"client.{name}"
+
+
+@runtime_checkable
+class RunnableTool(Protocol):
+    """What a worker can run: a function of this process, a tool of a server. `id` is its full id."""
+
+    @property
+    def id(self) -> str:
+        """The full id, such as `client.search`."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """The name without its namespace."""
+        ...
+
+    @property
+    def description(self) -> str:
+        """What it does, for the model."""
+        ...
+
+    @property
+    def retry_safe(self) -> bool:
+        """Whether it may run again when its worker was lost in the middle."""
+        ...
+
+    @property
+    def spec(self) -> ToolSpec:
+        """What the model is told."""
+        ...
+
+    async def call(self, arguments: JsonValue, inputs: Mapping[str, Any], limit: float) -> ToolResult:
+        """Run it for at most its own limit, else `limit` seconds. Failures are results; only cancellation raises."""
+        ...
 
 
 class Tool(Generic[P, R]):

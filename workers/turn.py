@@ -24,12 +24,12 @@ from workers.agent import AgentDefinition
 from workers.client_tools import ClientTool
 from workers.effects import Effects, Record, error_entry, result_entry, stored_result
 from workers.fold import Call, History
-from workers.models import ModelError
+from workers.models import ModelError, until_silent
 from workers.permissions import denied_text, expired_text, interrupted_text, lost_text
 from workers.prompt import build_request
 from workers.reply import ReplyWriter
 from workers.steps import CallModel, FailLost, Finish, Park, RunTools, Wait, next_step
-from workers.tools import Tool, error_result
+from workers.tools import RunnableTool, error_result
 from workers.writer import Writer
 
 log = structlog.get_logger("turnstream.turn")
@@ -60,6 +60,7 @@ class TurnRun:
         self.news = asyncio.Event()
         self._writer = Writer(context.broker, context.session_id, context.turn_id, context.fence, history)
         self._running: dict[str, asyncio.Task[None]] = {}
+        self._tools = context.definition.toolset()
         self._cut_text = ""  # of the message that a failed model call leaves behind
 
     @property
@@ -152,9 +153,10 @@ class TurnRun:
     async def _reply(self) -> None:
         definition, customization = self.context.definition, self.context.customization
         model = definition.model_for(customization)
-        reply = ReplyWriter(self._writer, definition)
+        reply = ReplyWriter(self._writer, definition, self._tools)
         try:
-            async for delta in model.stream(build_request(definition, customization, self.history)):
+            request = build_request(definition, customization, self._tools, self.history)
+            async for delta in until_silent(model.stream(request), self.context.broker.settings.model_timeout):
                 await reply.take(delta)
             await reply.end()
         except Exception:
@@ -175,13 +177,13 @@ class TurnRun:
 
     async def _run_call(self, call: Call) -> None:
         """Run a call, or write down what was decided or answered about it."""
-        tool = self.context.definition.tool(call.name)
+        tool = self._tools.find(call.name)
         settled = self._settled(call, tool)
         if settled is not None:
             await self._write_result(call, settled, replaced=bool((call.answer or {}).get("replaced")))
         elif isinstance(tool, ClientTool):
             await self._ask_client(call)
-        elif isinstance(tool, Tool):
+        elif tool is not None:
             await self._run_tool(call, tool)
 
     def _settled(self, call: Call, tool: object) -> Record | None:
@@ -229,7 +231,7 @@ class TurnRun:
         effects.ask(client_call_to_wire(new_id(), asked, datetime.now(UTC)))
         await self._writer.write(effects)
 
-    async def _run_tool(self, call: Call, tool: Tool[..., Any]) -> None:
+    async def _run_tool(self, call: Call, tool: RunnableTool) -> None:
         entry_id = call.result_entry or new_id()
         if not call.started:
             effects = Effects()

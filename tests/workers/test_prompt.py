@@ -45,7 +45,9 @@ def short(message: ModelMessage) -> tuple[str, ...]:
 def request(history: History, **options: Any) -> list[tuple[str, ...]]:
     customization = options.pop("customization", {})
     definition = AgentDefinition(model=ScriptedModel(), **options)
-    return [short(message) for message in build_request(definition, customization, history).messages]
+    return [
+        short(message) for message in build_request(definition, customization, definition.toolset(), history).messages
+    ]
 
 
 def test_a_conversation() -> None:
@@ -150,13 +152,13 @@ def test_a_request_holds_what_the_definition_says() -> None:
     )
     customization = {"additional_instructions": "In French.", "reasoning_effort": "high"}
 
-    made = build_request(definition, customization, Told().user("hi").history)
+    made = build_request(definition, customization, definition.toolset(), Told().user("hi").history)
 
     assert made.instructions == "Be brief.\n\nIn French."
     assert (made.temperature, made.reasoning_effort) == (0.5, "high")
     assert [(spec.id, spec.description) for spec in made.tools] == [("client.look", "Look at it.")]
     assert made.output_schema == Verdict.model_json_schema()
-    assert build_request(definition, {}, History()).reasoning_effort == "low"
+    assert build_request(definition, {}, definition.toolset(), History()).reasoning_effort == "low"
 
 
 def test_arguments_are_shown_as_they_were_made() -> None:

@@ -43,7 +43,8 @@ def definition(**options: Any) -> AgentDefinition:
 async def begun(broker: Broker, **options: Any) -> tuple[holders.Holder, Writer, ReplyWriter]:
     holder = await holders.running(broker)
     writer = await writer_for(broker, holder)
-    return holder, writer, ReplyWriter(writer, definition(**options))
+    made = definition(**options)
+    return holder, writer, ReplyWriter(writer, made, made.toolset())
 
 
 async def reply(broker: Broker, *deltas: Any, **options: Any) -> tuple[holders.Holder, Writer, list[holders.Record]]:
@@ -329,3 +330,10 @@ def test_clean_text_holds_back_only_what_may_still_be_joined() -> None:
     assert [clean.feed(piece) for piece in ("a\ud83d", "\ude00", "b", "\ude00")] == ["a", "😀", "b", "\ufffd"]
     assert clean.replaced
     assert clean.end() == ""
+
+
+async def test_a_reply_cut_at_the_models_length_limit_says_so(broker: Broker) -> None:
+    _, _, found = await reply(broker, ModelText("a lo"), ModelStop("length"))
+
+    assert [record["type"] for record in found] == ["entryAdded", "entryCompleted", "notice"]
+    assert (found[-1]["level"], found[-1]["source"], found[-1]["details"]) == ("warning", "model", {"reason": "length"})

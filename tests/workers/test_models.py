@@ -1,0 +1,55 @@
+"""A model's stream: slow is alive, silent is not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from workers.models import ModelDelta, ModelError, ModelText, until_silent
+
+
+class Paced:
+    """Says one word after each pause; None stays silent. Knows whether it was closed."""
+
+    def __init__(self, *pauses: float | None) -> None:
+        self.pauses = pauses
+        self.closed = False
+
+    async def stream(self) -> AsyncIterator[ModelDelta]:
+        """Speak."""
+        try:
+            for pause in self.pauses:
+                await (asyncio.sleep(pause) if pause is not None else asyncio.get_running_loop().create_future())
+                yield ModelText("word")
+        finally:
+            self.closed = True
+
+
+async def test_a_slow_stream_is_not_cut_however_long_it_takes() -> None:
+    paced = Paced(*[0.02] * 20)
+    said = [delta async for delta in until_silent(paced.stream(), 0.2)]
+    assert len(said) == 20
+    assert paced.closed
+
+
+async def test_a_silent_model_is_a_failure_that_may_be_retried() -> None:
+    paced = Paced(0, None)
+    said = until_silent(paced.stream(), 0.05)
+    assert await anext(said) == ModelText("word")
+    with pytest.raises(ModelError, match=r"sent nothing for 0\.05 s") as failed:
+        await anext(said)
+    assert (failed.value.code, failed.value.retryable) == ("model_timeout", True)
+    assert paced.closed
+
+
+async def test_a_timeout_of_the_models_own_is_its_own() -> None:
+    async def failing() -> AsyncIterator[ModelDelta]:
+        yield ModelText("word")
+        raise TimeoutError("mine")
+
+    said = until_silent(failing(), 5)
+    assert await anext(said) == ModelText("word")
+    with pytest.raises(TimeoutError, match="mine"):
+        await anext(said)
