@@ -16,28 +16,22 @@ import structlog
 from arq.connections import ArqRedis
 from arq.worker import Worker, func
 
-from broker import queue, runs
+from broker import queue
 from broker.broker import Broker
 from broker.channels import pop_token, subscribe
 from broker.embedded import FALLBACK_POLL, end_task
 from broker.keys import new_id
 from broker.pipeline import TRANSIENT
 from broker.protocol.errors import BrokerUnavailableError
-from broker.protocol.records import ProtocolError
-from broker.protocol.values import loads
-from broker.runs import Begun, Gap, Superseded
 from workers.agent import AgentDefinition
-from workers.fold import History
+from workers.held import HeldTurns
 from workers.logging import fault
-from workers.turn import RunContext, TurnRun, start_run
+from workers.turn import TurnRun
 from workers.version import installed_version
-from workers.writer import fold_raw
 
 log = structlog.get_logger("turnstream.worker")
 
 _JOB_TIMEOUT_S = 30 * 86_400
-_FOLDS_KEPT = 256
-_PAGE = 200
 _BELL_S = 5.0
 _CLAIM_S = 1.0
 
@@ -71,18 +65,13 @@ class TurnWorker(Worker):
         self.id = new_id()
         self.ready = asyncio.Event()
         self.stopping = asyncio.Event()
-        self.finished_turns = 0
-        self.handed_back: list[str] = []
         self._agents: dict[str, AgentDefinition] = {}
-        self._runs: dict[str, TurnRun] = {}
-        self._held: dict[str, str] = {}  # job id → its queue
-        self._folds: dict[str, History] = {}
-        self._fence = 0
         self._claiming = asyncio.Lock()
         self._due = asyncio.Event()
         self._bell: asyncio.Task[None] | None = None
-        self.ctx["runs"] = self._runs
         self._agents.update((agent.name, agent) for agent in agents)
+        self.turns = HeldTurns(broker, self.id, self._agents, self.functions, self.ctx, self.stopping)
+        self.ctx["runs"] = self.turns.runs
 
     # What it serves.
 
@@ -218,7 +207,7 @@ class TurnWorker(Worker):
                 await self._registered()
                 continue
             word, session_id, turn_id = message[1].decode().split(" ")
-            run = self._runs.get(session_id)
+            run = self.turns.runs.get(session_id)
             if run is None or run.context.turn_id != turn_id:
                 continue
             if word == "stop":
@@ -235,7 +224,7 @@ class TurnWorker(Worker):
             log.info("worker_started", worker=self.id, agents=sorted(self._agents), slots=self.max_jobs)
 
     def _stop(self, session_id: str, turn_id: str) -> None:
-        for job_id in list(self._held):
+        for job_id in list(self.turns.queues):
             if f"{session_id}:{turn_id}:" in job_id and (task := self.tasks.get(job_id)) is not None:
                 task.cancel()
 
@@ -245,7 +234,7 @@ class TurnWorker(Worker):
         await asyncio.sleep(self.broker.settings.lease / 4)
 
     async def _renew(self, agent: str, key: str) -> None:
-        held = [job_id for job_id, of in self._held.items() if of == key]
+        held = [job_id for job_id, of in self.turns.queues.items() if of == key]
         lost = await queue.renew(
             self.broker,
             key,
@@ -257,7 +246,7 @@ class TurnWorker(Worker):
             budget=1.0,
         )
         for job_id in lost:
-            if (task := self.tasks.get(job_id)) is not None and job_id in self._held:
+            if (task := self.tasks.get(job_id)) is not None and job_id in self.turns.queues:
                 log.warning("lease_lost", worker=self.id, job=job_id)
                 task.cancel()
 
@@ -265,7 +254,7 @@ class TurnWorker(Worker):
 
     async def _run(self, key: str, job_id: str, body: bytes | None) -> None:
         if body is not None:  # a job that was rung for is held once `begin` has claimed it
-            self._held[job_id] = key
+            self.turns.queues[job_id] = key
         try:
             await self.run_job(job_id, 0, key=key, body=body)
         except asyncio.CancelledError:
@@ -276,104 +265,11 @@ class TurnWorker(Worker):
         finally:
             # The claim may have given a job that was also rung for: then this task has nothing to say of it any more.
             if self.tasks.get(job_id) is asyncio.current_task():
-                self._held.pop(job_id, None)
+                self.turns.queues.pop(job_id, None)
 
     async def run_job(self, job_id: str, score: int, *, key: str = "", body: bytes | None = None) -> None:  # noqa: ARG002 - arq's signature
-        """Begin a job, one that was claimed or (without a body) rung for, and run its function.
-
-        A run that cannot go on here hands its turn back, and with it the attempt.
-        """
-        job = queue.rung_job(job_id) if body is None else queue.read_job(job_id, body)
-        self._fence += 1
-        fence = f"{self.id}:{self._fence}"
-        try:
-            await self._run_turn(job, fence, key, rung=body is None)
-        except Gap:
-            await self._hand_back(job, fence)
-        except asyncio.CancelledError:
-            # Drain, a lost lease, or the turn's end: whoever holds the fence goes on. A fence that fell makes this nothing.
-            await self._hand_back(job, fence)
-            log.info("turn_left", worker=self.id, session=job.session_id, turn=job.turn_id, outcome="stopped")
-            raise
-        except BrokerUnavailableError:
-            log.warning("broker_away", worker=self.id, session=job.session_id, turn=job.turn_id)
-            while not await self._hand_back(job, fence) and not self.stopping.is_set():
-                pass  # each try takes its budget
-
-    async def _hand_back(self, job: queue.Job, fence: str) -> bool:
-        """Hand a turn back if the run still holds it; False when the broker did not answer."""
-        try:
-            if await runs.release(self.broker, job.session_id, fence, budget=1.0):
-                self.handed_back.append(job.turn_id)
-        except BrokerUnavailableError:
-            return False
-        return True
-
-    async def _run_turn(self, job: queue.Job, fence: str, key: str, *, rung: bool) -> None:
-        history = self._folds.pop(job.session_id, None) or History()
-        begun = await runs.begin(
-            self.broker,
-            job.session_id,
-            job=job.id,
-            turn=job.turn_id,
-            wake=job.wake,
-            fence=fence,
-            worker=self.id,
-            after=history.last,
-            page=_PAGE,
-            lease=self.broker.settings.lease if rung else None,
-        )
-        if not isinstance(begun, Begun):
-            log.info("job_not_begun", worker=self.id, job=job.id, reason=begun)
-            return
-        self._held[job.id] = key
-        if begun.after != history.last:
-            history = History()  # the broker lost what this one was folded from
-        context = RunContext(
-            self.broker,
-            self._agents[begun.agent],
-            job.session_id,
-            job.turn_id,
-            fence,
-            loads(begun.inputs) if begun.inputs else {},
-            loads(begun.customization) if begun.customization else {},
-        )
-        await fold_raw(self.broker, job.session_id, history, begun.tail)
-        self._runs[job.session_id] = run = await start_run(context, begun, history)
-        log.info("turn_begun", worker=self.id, session=job.session_id, turn=job.turn_id, attempt=begun.attempt)
-        try:
-            outcome = await self._outcome(run, job)
-        finally:
-            if self._runs.get(job.session_id) is run:
-                del self._runs[job.session_id]
-        if outcome in ("parked", "ended"):
-            self._keep_fold(job.session_id, run.history)
-            self.finished_turns += outcome == "ended"
-        log.info("turn_left", worker=self.id, session=job.session_id, turn=job.turn_id, outcome=outcome)
-
-    async def _outcome(self, run: TurnRun, job: queue.Job) -> str:
-        function = self.functions.get(job.function)
-        try:
-            if function is None:
-                await run.fail(ProtocolError(message=f"no function {job.function!r} here", code="bad_job"))
-                return "ended"
-            try:
-                return cast("str", await function.coroutine(self.ctx, job.session_id, job.turn_id, job.wake))
-            except (Superseded, Gap, BrokerUnavailableError):
-                raise
-            except Exception as failed:  # noqa: BLE001 - whatever the agent's code raises ends its turn, not the worker
-                said = fault(failed)
-                log.error("turn_failed", worker=self.id, session=job.session_id, turn=job.turn_id, **said)  # noqa: TRY400 - a message holds contents
-                message = f"{type(failed).__name__} in the agent's code"
-                await run.fail(ProtocolError(message=message, code="internal_error"))
-                return "ended"
-        except Superseded:
-            return "superseded"
-
-    def _keep_fold(self, session_id: str, history: History) -> None:
-        self._folds[session_id] = history
-        while len(self._folds) > _FOLDS_KEPT:
-            del self._folds[next(iter(self._folds))]
+        """Begin a job, one that was claimed or (without a body) rung for, and run its function."""
+        await self.turns.run(job_id, key, body)
 
     # Its end.
 
@@ -397,4 +293,4 @@ class TurnWorker(Worker):
         with contextlib.suppress(BrokerUnavailableError):
             for name, key in self._queues():
                 await queue.leave(self.broker, key, worker=self.id, agent=name, budget=0.5)
-        log.info("worker_stopped", worker=self.id, finished=self.finished_turns, handed_back=self.handed_back)
+        log.info("worker_stopped", worker=self.id, finished=self.turns.finished, handed_back=self.turns.handed_back)

@@ -77,7 +77,7 @@ async def test_it_serves_an_agent_from_when_it_is_told(broker: Broker) -> None:
         assert (await stage.ended())["text"] == "hello"
         again = await queued_turn(broker, "later")
         await again.ended()
-        assert worker.finished_turns == 2
+        assert worker.turns.finished == 2
 
 
 async def test_it_leaves_other_agents_turns_alone(broker: Broker) -> None:
@@ -122,7 +122,7 @@ async def test_it_runs_no_more_than_its_slots(broker: Broker, slots: int, monkey
         stages = [await queued_turn(broker) for _ in range(8)]
         for stage in stages:
             await stage.ended()
-        assert worker.finished_turns == len(stages)
+        assert worker.turns.finished == len(stages)
 
     assert most <= slots
 
@@ -134,7 +134,7 @@ async def test_a_parked_turn_holds_no_slot_and_nothing_else(broker: Broker) -> N
         for stage in stages:
             await stage.until("parked")
         await eventually(lambda: worker.tasks, "no task is left", until=lambda tasks: not tasks)
-        assert (worker.job_counter, worker._held, worker._runs) == (0, {}, {})
+        assert (worker.job_counter, worker.turns.queues, worker.turns.runs) == (0, {}, {})
         assert await holders.queued(broker) == ([], [])
         for stage in reversed(stages):
             await stage.answer((await stage.callbacks())[0])
@@ -153,7 +153,7 @@ async def test_a_full_worker_hands_the_token_on(redis_broker: Broker) -> None:
                 await eventually(stage.state, "the other took it", until=lambda job: job == "", within=1.5)
         gate.open.set()
         await first.ended()
-        assert full.finished_turns == 1
+        assert full.turns.finished == 1
 
 
 async def test_a_job_that_was_claimed_and_rung_for_is_run_once_and_held(broker: Broker) -> None:
@@ -170,12 +170,12 @@ async def test_a_job_that_was_claimed_and_rung_for_is_run_once_and_held(broker: 
     await gate.reached.wait()
     await asyncio.sleep(0.02)
 
-    assert list(worker._held) == list(worker.tasks) == [job_id]
+    assert list(worker.turns.queues) == list(worker.tasks) == [job_id]
     assert worker.job_counter == 1
     gate.open.set()
     await stage.ended()
     await eventually(lambda: worker.tasks, "no task is left", until=lambda tasks: not tasks)
-    assert (worker._held, worker.job_counter) == ({}, 0)
+    assert (worker.turns.queues, worker.job_counter) == ({}, 0)
     assert "notice" not in holders.kinds(await stage.records())[5:]
 
 
@@ -195,7 +195,7 @@ async def test_a_token_of_a_job_that_runs_here_already_changes_nothing(broker: B
         await eventually(left, "the token was taken", until=lambda exists: exists == 0)
         await asyncio.sleep(0.02)
         assert stage.worker.tasks == {job_id: task}
-        assert list(stage.worker._held) == [job_id]
+        assert list(stage.worker.turns.queues) == [job_id]
         gate.open.set()
         await stage.ended()
 
@@ -220,7 +220,7 @@ async def test_an_interrupt_stops_the_tool(broker: Broker) -> None:
         assert await transitions.interrupt(broker, stage.session_id, turn) is None
         await asyncio.wait_for(stopped.wait(), 5)
         await eventually(lambda: stage.worker.tasks, "no task is left", until=lambda tasks: not tasks)
-        assert stage.worker.handed_back == []
+        assert stage.worker.turns.handed_back == []
         assert (await stage.ended())["type"] == "interrupted"
         await stage.send("again")
         assert (await stage.ended())["type"] == "completed"
@@ -234,9 +234,11 @@ async def test_a_late_stop_does_not_touch_the_next_turn(broker: Broker) -> None:
 
         stage.worker._stop(stage.session_id, "another turn of this session")
         await asyncio.sleep(0.02)
-        assert (len(stage.worker.tasks), stage.worker.handed_back) == (1, [])
+        assert (len(stage.worker.tasks), stage.worker.turns.handed_back) == (1, [])
         stage.worker._stop(stage.session_id, turn)
-        await eventually(lambda: stage.worker.handed_back, "it was handed back", until=lambda back: back == [turn])
+        await eventually(
+            lambda: stage.worker.turns.handed_back, "it was handed back", until=lambda back: back == [turn]
+        )
         gate.open.set()
         await stage.ended()
 
@@ -257,7 +259,7 @@ async def test_a_drain_lets_turns_end_within_the_grace(broker: Broker) -> None:
 
         assert (await stage.ended())["text"] == "done"
         assert await late.state() == "queued"
-        assert (stage.worker.finished_turns, stage.worker.handed_back) == (1, [])
+        assert (stage.worker.turns.finished, stage.worker.turns.handed_back) == (1, [])
 
 
 @pytest.mark.parametrize("grace", [0, 0.05])
@@ -268,7 +270,7 @@ async def test_a_drain_hands_the_rest_back_at_once_and_costs_no_attempt(broker: 
         await gate.reached.wait()
         await stage.worker.drain(grace)
 
-        assert stage.worker.handed_back == [turn]
+        assert stage.worker.turns.handed_back == [turn]
         assert await holders.fields(broker, stage.session_id, "job", "attempts", "fence") == ["queued", "0", ""]
     async with working(broker, agent(Steps(["hello"]))):
         await stage.ended()
@@ -288,7 +290,7 @@ async def test_a_drain_hands_back_what_is_just_being_begun(broker: Broker, monke
         turn = await stage.send()
         await begun.reached.wait()
         await stage.worker.drain(0)
-        assert stage.worker.handed_back == [turn]
+        assert stage.worker.turns.handed_back == [turn]
         assert await holders.fields(broker, stage.session_id, "job", "attempts") == ["queued", "0"]
 
 
@@ -302,7 +304,7 @@ async def test_a_worker_that_stops_hands_a_token_on_and_begins_nothing(redis_bro
         await eventually(lambda: redis_broker.client.llen(wake), "the token is handed on")
 
         await asyncio.sleep(0.1)
-        assert (await stage.state(), worker.tasks, worker.finished_turns) == ("queued", {}, 0)
+        assert (await stage.state(), worker.tasks, worker.turns.finished) == ("queued", {}, 0)
 
 
 # Workers and brokers that are lost.
@@ -314,7 +316,7 @@ async def test_a_lost_worker_s_turn_goes_on_elsewhere(short: Broker, monkeypatch
         await stage.send()
         await gate.reached.wait()
         monkeypatch.setattr(stage.worker, "_renew_all", asyncio.Event().wait)
-        monkeypatch.setattr(stage.worker, "_hand_back", lambda *_: asyncio.sleep(0, True))
+        monkeypatch.setattr(stage.worker.turns, "hand_back", lambda *_: asyncio.sleep(0, True))
         stage.worker.stopping.set()
         for task in stage.worker.tasks.values():
             task.cancel()
@@ -371,7 +373,7 @@ async def test_a_fold_is_not_kept_over_a_log_that_lost_writes(broker: Broker) ->
     async with staged(broker, model) as stage:
         await stage.send("the old words")
         await stage.ended()
-        await eventually(lambda: stage.worker._folds, "the fold is kept")
+        await eventually(lambda: stage.worker.turns.folds, "the fold is kept")
         log = broker.keys.of("log", stage.session_id)
         stored = await broker.client.xrange(log)
         await broker.client.delete(log)
