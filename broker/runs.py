@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from broker.broker import Broker
 from broker.scripting import Argument
-from broker.transitions import PROTOCOL, Raw, pairs_of, session_key, words_of
+from broker.transitions import PROTOCOL, Raw, ms_of, pairs_of, session_key, words_of
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,7 @@ async def begin(
         after=after,
         page=page,
         lease="" if lease is None else int(lease * 1000),
+        progress=ms_of(broker.settings.no_progress),
     )
     match reply[0]:
         case b"begun":
@@ -116,6 +117,7 @@ async def append(broker: Broker, write: Write, effects: Sequence[Argument], *, b
             fence=write.fence,
             op=write.op,
             seen=write.seen,
+            expires=ms_of(broker.settings.callback_timeout),
         )
     )
     return int(words[1]), words[2]

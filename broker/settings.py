@@ -45,6 +45,24 @@ class Settings(BaseSettings):
     retention: Annotated[float | None, Field(gt=0)] = 7 * DAY_S
     """How long a session is kept after its end."""
 
+    idle_limit: Annotated[float | None, Field(gt=0)] = 30 * DAY_S
+    """How long a session may have no event, and no turn of it or its subagents run, before it is ended as by cancel.
+
+    As `retention` and `session_lifetime`, that of the process which opens the session.
+    """
+
+    session_lifetime: Annotated[float | None, Field(gt=0)] = None
+    """How long after its opening a session is ended, whatever it does."""
+
+    callback_timeout: Annotated[float | None, Field(gt=0)] = None
+    """How long a callback stays open before its call fails as expired and the turn goes on; that of the turn's worker."""
+
+    no_progress: Annotated[float | None, Field(gt=0)] = 2100.0
+    """How long a worker may write nothing for a turn that it runs before the turn ends as failed, `no_progress`.
+
+    Let it be longer than what a tool or a silent model may take (`tool_timeout`, `model_timeout`).
+    """
+
     message_limit: Annotated[int, Field(gt=0)] = 16 * 1024 * 1024
     """Largest message, in bytes of its stored form."""
 

@@ -43,6 +43,11 @@ def pairs_of(reply: Sequence[Any]) -> list[Raw]:
     return [Raw(place.decode(), body) for place, body in zip(flat, flat, strict=True)]
 
 
+def ms_of(seconds: float | None) -> Argument:
+    """Return a duration as the scripts take it: whole ms, at least one; '' for None."""
+    return "" if seconds is None else max(1, int(seconds * 1000))
+
+
 def session_key(broker: Broker, session_id: str) -> str:
     """Return the session's own key. Raises `SessionNotFoundError` for an id that no session can have."""
     try:
@@ -92,7 +97,7 @@ async def open_session(broker: Broker, session_id: str, options: SessionOptions)
 
     Raises `SessionIdempotencyConflictError` (its key empty) when it was opened with others.
     """
-    retention = broker.settings.retention
+    settings = broker.settings
     word = (
         await broker.run(
             "open_session",
@@ -102,7 +107,9 @@ async def open_session(broker: Broker, session_id: str, options: SessionOptions)
             queue=options.queue,
             title=options.title,
             protocol=PROTOCOL,
-            retention="" if retention is None else int(retention * 1000),
+            retention=ms_of(settings.retention),
+            idle=ms_of(settings.idle_limit),
+            lifetime=ms_of(settings.session_lifetime),
             once=int(options.once),
             digest=options.digest,
             inputs=options.inputs,

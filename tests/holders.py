@@ -93,6 +93,8 @@ class Holder:
         """Run `append`, `park` or `finish` as the next write, or as number `op`; return the script's words."""
         if op is None:
             op = self.op = self.op + 1
+        if verb == "append":
+            more.setdefault("expires", transitions.ms_of(self.broker.settings.callback_timeout))
         arguments: dict[str, Argument] = {"sid": self.session_id, "fence": self.fence, "op": op, "seen": self.seen}
         key = self.broker.keys.of("session", self.session_id)
         words = words_of(await self.broker.run(verb, key, rest, budget=5, **{**arguments, **more}))

@@ -25,6 +25,7 @@ from broker.pipeline import TRANSIENT
 from broker.protocol.errors import BrokerUnavailableError
 from workers.agent import AgentDefinition
 from workers.held import HeldTurns
+from workers.housekeeping import keep_house
 from workers.logging import fault
 from workers.turn import TurnRun
 from workers.version import installed_version
@@ -99,7 +100,7 @@ class TurnWorker(Worker):
         """Claim and run turns until `stopping` is set. Survives a broker that is away."""
         beside = [
             asyncio.create_task(self._forever(loop), name=f"worker {loop.__name__}")
-            for loop in (self._listen, self._renew_all)
+            for loop in (self._listen, self._renew_all, self._keep_house)
         ]
         self._bell = asyncio.create_task(self._forever(self._hear_bell), name="worker bell")
         try:
@@ -232,6 +233,9 @@ class TurnWorker(Worker):
         for name, key in self._queues():
             await self._renew(name, key)
         await asyncio.sleep(self.broker.settings.lease / 4)
+
+    async def _keep_house(self) -> None:
+        await asyncio.sleep(await keep_house(self.broker))
 
     async def _renew(self, agent: str, key: str) -> None:
         held = [job_id for job_id, of in self.turns.queues.items() if of == key]

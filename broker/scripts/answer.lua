@@ -18,6 +18,7 @@ if not redis.call('HGET', s.asked, callback) then
   return {'lost', id, record and record[2][2] or ''}
 end
 redis.call('HDEL', s.asked, callback)
+disarm('callback', sid, callback)
 if ARGV[blob] then redis.call('HSET', base .. 'blobs:' .. sid, ARGV[blob], ARGV[blob + 1]) end
 redis.call('HSET', s.settled, callback, emit(s, s.turn, resolved))
 if call ~= '' then

@@ -1,9 +1,9 @@
 -- begin: a claimed job starts to run. Counts the attempt, writes the fence, gives the log's tail.
 --
 -- KEYS    session
--- ARGV    sid job turn wake fence worker protocol max_attempts after page lease
+-- ARGV    sid job turn wake fence worker protocol max_attempts after page lease progress
 --         lease: in ms, and the job is claimed here, if it is still due: a worker that was rung for it needs no other call;
---         '' = it was claimed before
+--         '' = it was claimed before; progress: ms that the run may write nothing, '' = for ever
 -- RETURN  dropped: the turn is not at that wake, its id is gone | taken: it is not in its queue
 --         newer: a record protocol this worker cannot read | dead: attempts are used up, the turn has ended
 --         begun attempts last-id agent inputs customization from, then id body …   from: `after`, or 0-0 when the log has no such id
@@ -35,7 +35,8 @@ if s.fence ~= fence then
     return {'dead'}
   end
   redis.call('HSET', s.key, 'attempts', int(s.attempts), 'fence', fence, 'holder', worker, 'job', 'running',
-    'op', '0', 'result', '', 'written', int(now))
+    'op', '0', 'result', '', 'written', int(now), 'progress', progress)
+  if progress ~= '' then arm(now + tonumber(progress), 'turn', sid) end
   if s.attempts > 1 then
     emit(s, turn, '"type":"notice","level":"warning","source":"worker","message":"The turn runs again: attempt '
       .. int(s.attempts) .. '.","details":{"reason":"worker_lost","attempt":' .. int(s.attempts) .. '}}')

@@ -9,11 +9,5 @@ local s = load_session(sid)
 if not s then return {'missing'} end
 if s.status == 'terminated' then return {'ended'} end
 permit(s)
-if s.turn ~= '' then
-  cut_turn(s, '"type":"interrupted","cause":"cancelled"', 'terminated')
-else
-  emit_status(s, 'terminated')
-  flush(s)
-  retire(s)
-end
+end_session(s, 'cancelled')
 return {'cancelled'}

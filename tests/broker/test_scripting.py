@@ -110,11 +110,11 @@ def test_a_file_that_breaks_the_rules_is_named(source: str, said: str, monkeypat
 def test_arguments_go_by_name_in_the_contract_s_order() -> None:
     script = load_script("append", 0)
 
-    values = script.values({"seen": "0-0", "op": 1, "fence": "f", "sid": "s"}, ["e", b"x"])
+    values = script.values({"expires": "", "seen": "0-0", "op": 1, "fence": "f", "sid": "s"}, ["e", b"x"])
 
-    assert script.arguments == ("sid", "fence", "op", "seen")
+    assert script.arguments == ("sid", "fence", "op", "seen", "expires")
     assert script.rest == "effects"
-    assert values == ["s", "f", 1, "0-0", "e", b"x"]
+    assert values == ["s", "f", 1, "0-0", "", "e", b"x"]
 
 
 def test_a_verb_may_take_nothing_but_further_values() -> None:

@@ -20,6 +20,7 @@ from api_shim.local import place_of
 from broker import queue, runs, transitions
 from broker.broker import Broker
 from broker.channels import pop_token, subscribe
+from broker.deadlines import expire
 from broker.keys import new_id, new_session_id
 from broker.live import Hub
 from broker.log import read_events
@@ -37,7 +38,7 @@ CLIENT_VERBS: Final = (
     *("open_session", "start", "steer", "answer", "interrupt", "cancel", "retitle"),
     *("record", "tails"),
 )
-WORKER_VERBS: Final = ("claim", "begin", "append", "park", "finish", "release", "renew", "leave", "sweep")
+WORKER_VERBS: Final = ("claim", "begin", "append", "park", "finish", "release", "renew", "leave", "sweep", "expire")
 CLIENT_MODULES: Final = ("api_shim/**/*.py", "broker/log.py", "broker/blobs.py", "broker/feed.py", "broker/live.py")
 AT_START: Final = {"info", "set", "select"}  # the check, and a URL's database number
 REFUSED: Final = "o permissions|The user executing the script can't|ACL failure in script"  # as versions word it
@@ -211,6 +212,7 @@ async def test_worker_and_shim_take_a_turn_through_its_life(opened: Opened) -> N
         assert await runs.finish(worker, Write(session_id, fence, 1, ""), ENDED, budget=1)
         assert not isinstance(await transitions.record(shim, session_id, turn), NoRecord)
         assert await queue.sweep(worker, 0) == 0
+        await expire(worker, 0)
         await queue.leave(worker, line, worker="w", agent="clerk", budget=1)
         await transitions.retitle(shim, session_id, title=b'"new"')
         other, turn = await start(shim)

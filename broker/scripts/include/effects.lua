@@ -33,7 +33,10 @@ local EFFECTS = {
     redis.call('DEL', text_key(s, ARGV[i]))
   end},
   l = {1, function(s, i) redis.call('HSET', s.open, 'end', ARGV[i]) end},
-  q = {2, function(s, i) redis.call('HSET', s.asked, ARGV[i], emit(s, s.turn, ARGV[i + 1])) end},
+  q = {2, function(s, i)
+    redis.call('HSET', s.asked, ARGV[i], emit(s, s.turn, ARGV[i + 1]))
+    if s.expires then arm(now + s.expires, 'callback', s.sid, ARGV[i]) end
+  end},
   b = {2, function(s, i) redis.call('HSET', base .. 'blobs:' .. s.sid, ARGV[i], ARGV[i + 1]) end},
 }
 

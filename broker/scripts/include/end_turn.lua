@@ -1,11 +1,14 @@
 -- end_turn: the only place that ends a turn, and a session.
 
--- The keys of a session that has ended live as long as the deployment keeps them; an open one's have no TTL.
+-- The keys of a session that has ended live as long as the deployment keeps them, and then it leaves the listings; an open one's
+-- have no TTL.
 local function retire(s)
+  disarm('session', s.sid)
   if s.retention == nil or s.retention == '' then return end
   for _, kind in ipairs({'session:', 'log:', 'turns:', 'settled:', 'receipts:', 'blobs:', 'children:'}) do
     redis.call('PEXPIRE', base .. kind .. s.sid, s.retention)
   end
+  arm(now + tonumber(s.retention) + 1000, 'gone', s.sid, s.agent)
 end
 
 -- What `open` holds, in the order in which it was opened: {field, before, after or nil}.
@@ -42,6 +45,7 @@ local function cut_open(s)
   for _, callback in ipairs(asked) do
     local id = emit(s, s.turn, '"type":"callbackResolved","callbackId":"' .. callback .. '","private":{"outcome":"closed"}}')
     redis.call('HSET', s.settled, callback, id)
+    disarm('callback', s.sid, callback)
   end
 end
 
@@ -68,4 +72,16 @@ local function cut_turn(s, state, status)
   hint(s, 'stop')
   redis.call('HSET', s.key, 'fence', '')
   return end_turn(s, ended, status)
+end
+
+-- Ends a session, and its active turn with it: `cause` is how.
+local function end_session(s, cause)
+  redis.call('HSET', s.key, 'termination', cause)
+  if s.turn ~= '' then
+    cut_turn(s, '"type":"interrupted","cause":"' .. cause .. '"', 'terminated')
+  else
+    emit_status(s, 'terminated')
+    flush(s)
+    retire(s)
+  end
 end

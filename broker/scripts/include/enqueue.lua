@@ -29,6 +29,7 @@ local function dequeue(s)
   redis.call('ZREM', queue, id)
   redis.call('ZREM', queue .. ':running', id)
   redis.call('DEL', 'arq:job:' .. id)
+  disarm('turn', s.sid)
 end
 
 -- A hint to the worker that holds the turn; its renewals say the same when this is lost.

@@ -30,6 +30,11 @@ local function load_session(sid)
   return s
 end
 
+-- `deadlines` holds what is looked at when nothing else happens: a kind and its ids, by the time when to look, in ms. Events never
+-- touch it: what is looked at too early is armed again (expire.lua).
+local function arm(due, ...) redis.call('ZADD', base .. 'deadlines', int(due), table.concat({...}, ' ')) end
+local function disarm(...) redis.call('ZREM', base .. 'deadlines', table.concat({...}, ' ')) end
+
 local function last_id(s) return int(s.n) .. '-' .. int(s.ms) end
 
 -- Redis lets a script that has written go on over maxmemory; this first write of nothing is one it always allows.

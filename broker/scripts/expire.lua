@@ -1,0 +1,77 @@
+-- expire: what is due in `deadlines` happens; what is looked at too early is armed again.
+--
+-- KEYS    any
+-- ARGV    page late
+--         page: deadlines of one call; late: in ms. A turn's progress that is looked at later than that says that nobody was there
+--         to look, the broker or every worker was away: its holder gets twice as long to write, or to lose its lease
+-- RETURN  wait sweep    wait: ms until the next deadline, -1 = there is none; sweep: 1 = it is this caller's to sweep, once a minute
+-- EVENTS  callbackResolved (expired), then turnUpdated(running) if none is open any more; the turn's end (interrupted, failed);
+--         sessionUpdated(terminated)
+--@include session emit enqueue end_turn
+local DUE = {}
+
+function DUE.callback(sid, callback)
+  local s = load_session(sid)
+  if not s or redis.call('HDEL', s.asked, callback) == 0 then return end
+  redis.call('HSET', s.settled, callback, emit(s, s.turn,
+    '"type":"callbackResolved","callbackId":"' .. callback .. '","private":{"outcome":"expired"}}'))
+  if redis.call('HLEN', s.asked) == 0 then emit_turn(s, 'running') end
+  flush(s)
+  wake_turn(s)
+end
+
+-- When a session last had an event, or one of the subagents at work for it; `now` while one of their turns runs.
+local function last_event(sid)
+  local held = redis.call('HMGET', base .. 'session:' .. sid, 'updated', 'written', 'job')
+  if held[3] == 'running' then return now end
+  local last = math.max(tonumber(held[1] or 0), tonumber(held[2] or 0))
+  for _, child in ipairs(redis.call('SMEMBERS', base .. 'spawned:' .. sid)) do last = math.max(last, last_event(child)) end
+  return last
+end
+
+function DUE.session(sid)
+  local s = load_session(sid)
+  if not s or s.status == 'terminated' then return end
+  local held = redis.call('HMGET', s.key, 'created', 'lifetime', 'idle')
+  local lifetime, idle = tonumber(held[2] or ''), tonumber(held[3] or '')
+  lifetime = lifetime and tonumber(held[1]) + lifetime or math.huge
+  if lifetime <= now then return end_session(s, 'lifetime_limit') end
+  idle = idle and last_event(sid) + idle or math.huge
+  if idle <= now then return end_session(s, 'idle_limit') end
+  if math.min(lifetime, idle) < math.huge then arm(math.min(lifetime, idle), 'session', sid) end
+end
+
+-- A turn that is queued or parked has no worker to write for it: `begin` arms this again.
+function DUE.turn(sid, _, score)
+  local s = load_session(sid)
+  if not s or s.turn == '' or s.job ~= 'running' then return end
+  local held = redis.call('HMGET', s.key, 'written', 'progress')
+  local progress = tonumber(held[2] or '')
+  if not progress then return end
+  local due = tonumber(held[1]) + progress
+  if due > now then return arm(due, 'turn', sid) end
+  if now - score > tonumber(late) then return arm(now + tonumber(late) * 2, 'turn', sid) end
+  cut_turn(s, '"type":"failed","error":{"message":"The turn made no progress: its worker wrote nothing for '
+    .. int(progress / 1000) .. ' s.","code":"no_progress"}', 'waiting')
+end
+
+-- The keys of an ended session are gone, unless its id was opened again.
+function DUE.gone(sid, agent)
+  local s = load_session(sid)
+  if s and s.status == 'terminated' then return arm(now + 60000, 'gone', sid, agent) end
+  if s then return end
+  redis.call('ZREM', base .. 'sessions', sid)
+  redis.call('ZREM', base .. 'sessions:' .. agent, sid)
+end
+
+local deadlines = base .. 'deadlines'
+redis.call('ZREM', deadlines, '-')  -- as `permit`: what is over must end when memory is full
+local due = redis.call('ZRANGEBYSCORE', deadlines, '-inf', int(now), 'WITHSCORES', 'LIMIT', 0, page)
+for i = 1, #due, 2 do
+  redis.call('ZREM', deadlines, due[i])  -- first: one that cannot be handled is in nobody's way again
+  local kind, sid, rest = string.match(due[i], '^(%a+) (%S+) ?(.*)$')
+  if DUE[kind] then DUE[kind](sid, rest, tonumber(due[i + 1])) end
+end
+local next_due = redis.call('ZRANGE', deadlines, 0, 0, 'WITHSCORES')
+local wait = next_due[1] and math.max(0, tonumber(next_due[2]) - now) or -1
+return {int(wait), redis.call('SET', base .. 'swept', '1', 'NX', 'PX', 60000) and 1 or 0}
