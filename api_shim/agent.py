@@ -17,8 +17,10 @@ from broker.keys import new_session_id
 from broker.protocol.content import ImageContentBlock, TextContentBlock
 from broker.protocol.errors import SdkError, SessionIdempotencyConflictError
 from broker.protocol.events import Event
+from broker.protocol.history_import import HistoryImportEntry
 from broker.protocol.records import Busy, TurnState
 from broker.protocol.values import JsonValue, clean_json, dumps
+from broker.starting_history import check_history, open_with_history
 from broker.transitions import SessionOptions, open_session
 from workers.agent import AgentDefinition, SessionAgentCustomization
 from workers.client_tools import ClientTool
@@ -124,7 +126,7 @@ class Agent:
     async def start_session(
         self,
         *,
-        history: Sequence[Any] | None = None,
+        history: Sequence[HistoryImportEntry | Mapping[str, Any]] | None = None,
         session_inputs: Mapping[str, Any] | None = None,
         title: str | None = None,
         agent: SessionAgentCustomization | Mapping[str, Any] | None = None,
@@ -135,11 +137,12 @@ class Agent:
     ) -> Session:
         """Open a session. The same key gives the same session; with other options `SessionIdempotencyConflictError`.
 
-        `session_inputs` maps input ids to values that tools read. Opening appends no event.
+        `history` is what was said and done elsewhere: the session begins with it, as entries of no turn; one that is long
+        goes in pages, and the session exists once it is whole. `session_inputs` maps input ids to values that tools read.
+        Raises `ValueError` or `TypeError` naming the place, such as `history[3].content[0].text`, before anything is sent.
         """
-        if history:
-            raise SdkError("history= arrives with the next release; this one would start the session without it")
         return await self._open(
+            history=history,
             session_inputs=session_inputs,
             title=title,
             customization=agent,
@@ -151,6 +154,7 @@ class Agent:
     async def _open(
         self,
         *,
+        history: Sequence[HistoryImportEntry | Mapping[str, Any]] | None,
         session_inputs: Mapping[str, Any] | None,
         title: str | None,
         customization: SessionAgentCustomization | Mapping[str, Any] | None,
@@ -163,7 +167,9 @@ class Agent:
         inputs = dumps(_inputs(session_inputs))
         changed = dumps(_customization(customization))
         titled = dumps(None if title is None else checked_title(title))
-        digest = hashlib.sha256(b"\n".join((inputs, changed, titled))).hexdigest()[:32]
+        starting = await check_history(history or (), place.broker.settings.message_limit)
+        told = (inputs, changed, titled) if starting is None else (inputs, changed, titled, starting.digest.encode())
+        digest = hashlib.sha256(b"\n".join(told)).hexdigest()[:32]
         await place.ready()
         if self._definition is not None:
             await place.serve(self._definition)
@@ -176,9 +182,13 @@ class Agent:
             digest=digest,
             inputs=inputs,
             customization=changed,
+            preview=b"" if starting is None else starting.preview,
         )
         try:
-            await open_session(place.broker, session_id, options)
+            if starting is None:
+                await open_session(place.broker, session_id, options)
+            else:
+                await open_with_history(place.broker, session_id, options, starting)
         except SessionIdempotencyConflictError as conflict:
             conflict.idempotency_key = idempotency_key
             raise
@@ -202,6 +212,7 @@ class Agent:
         """
         check_wait(timeout, on_event)
         session = await self._open(
+            history=None,
             session_inputs=session_inputs,
             title=None,
             customization=None,

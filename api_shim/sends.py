@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from api_shim.arguments import check_key
 from broker.broker import Broker
 from broker.keys import new_id
 from broker.pipeline import never_reached
-from broker.protocol.content import ContentBlock, content_text, content_to_wire
+from broker.protocol.content import ContentBlock, content_to_wire
 from broker.protocol.errors import BrokerUnavailableError, OutcomeUnknownError
-from broker.protocol.sends import parse_content
-from broker.protocol.values import JsonValue, dumps
-from broker.protocol.wire import INLINE_LIMIT, tail
+from broker.protocol.sends import parse_content, preview_of
+from broker.protocol.values import JsonValue
 from broker.settings import Settings
-from broker.transitions import ActiveTurn, Blob, Message, Sent, start
-
-_PREVIEW: Final = 120
-
-
-def _completed(entry: dict[str, JsonValue]) -> bytes | tuple[Blob, bytes]:
-    body = tail({"type": "entryCompleted", "entry": entry})
-    if len(body) <= INLINE_LIMIT:
-        return body
-    name = new_id()
-    return Blob(name, body), tail({"type": "entryCompleted", "blob": name})
+from broker.transitions import ActiveTurn, Message, Sent, completed, size_of, start
 
 
 def _entry(role: str, blocks: tuple[ContentBlock, ...], **more: JsonValue) -> dict[str, JsonValue]:
@@ -35,15 +24,14 @@ def _entry(role: str, blocks: tuple[ContentBlock, ...], **more: JsonValue) -> di
 def build_message(content: Any, settings: Settings) -> Message:
     """Return a checked message. Raises `ValueError` or `TypeError` naming the place, before anything is sent."""
     sendable = parse_content(content)
-    tails = [_completed(_entry("user", sendable.blocks))]
-    tails += [_completed(_entry("context", (text,), kind="input", source=None)) for text in sendable.contexts]
-    size = sum(len(item[0].body) if isinstance(item, tuple) else len(item) for item in tails)
+    tails = [completed(_entry("user", sendable.blocks))]
+    tails += [completed(_entry("context", (text,), kind="input", source=None)) for text in sendable.contexts]
+    size = sum(size_of(each) for each in tails)
     if size > settings.message_limit:
         raise ValueError(
             f"content: {size:,} bytes; a message has at most {settings.message_limit:,}: send less, or a link"
         )
-    preview = " ".join(content_text(sendable.blocks).split())[:_PREVIEW]
-    return Message(tails=tails, digest=sendable.digest, preview=dumps(preview))
+    return Message(tails=tails, digest=sendable.digest, preview=preview_of(sendable.blocks))
 
 
 async def send(broker: Broker, session_id: str, content: Any, *, key: str | None, join: bool) -> Sent | ActiveTurn:

@@ -6,7 +6,7 @@ apart becomes a value here, and the errors of one table (`_REFUSALS`) are raised
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -18,7 +18,8 @@ from broker.protocol.errors import (
     SessionNotFoundError,
     SessionTerminatedError,
 )
-from broker.protocol.wire import INLINE_LIMIT, tail
+from broker.protocol.values import JsonValue
+from broker.protocol.wire import INLINE_LIMIT, entry_tail, tail
 from broker.scripting import Argument
 
 PROTOCOL: Final = 1
@@ -90,12 +91,25 @@ class SessionOptions:
     digest: str
     inputs: bytes = b""
     customization: bytes = b""
+    preview: bytes = b""
 
 
-async def open_session(broker: Broker, session_id: str, options: SessionOptions) -> bool:
-    """Open a session; False when it was open already with the same options.
+@dataclass(frozen=True)
+class Draft:
+    """A starting history as it was staged: under which name, and how many events."""
 
-    Raises `SessionIdempotencyConflictError` (its key empty) when it was opened with others.
+    name: str
+    events: int
+
+
+class DraftLostError(Exception):
+    """What was staged is not there any more, or not whole: its TTL was over, or the broker lost it. Stage it anew."""
+
+
+async def open_session(broker: Broker, session_id: str, options: SessionOptions, draft: Draft | None = None) -> bool:
+    """Open a session, with what was staged for it; False when it was open already with the same options.
+
+    Raises `SessionIdempotencyConflictError` (its key empty) when it was opened with others; `DraftLostError`.
     """
     settings = broker.settings
     word = (
@@ -114,8 +128,13 @@ async def open_session(broker: Broker, session_id: str, options: SessionOptions)
             digest=options.digest,
             inputs=options.inputs,
             customization=options.customization,
+            preview=options.preview,
+            draft=draft.name if draft else "",
+            events=draft.events if draft else 0,
         )
     )[0]
+    if word == b"lost":
+        raise DraftLostError
     if word == b"conflict":
         raise SessionIdempotencyConflictError(
             f"Session {session_id} was opened with the same idempotency key and other options; use another key.",
@@ -132,24 +151,70 @@ class Blob:
     body: bytes
 
 
+Completed = bytes | tuple[Blob, bytes]
+"""A complete entry as the scripts take it: the tail of its EntryCompleted, with the blob that this refers to."""
+
+
+def completed(entry: dict[str, JsonValue]) -> Completed:
+    """Return an entry as the scripts take it. Raises `ValueError` for what JSON cannot hold."""
+    body = entry_tail("entryCompleted", entry)
+    if len(body) <= INLINE_LIMIT:
+        return body
+    blob = Blob(new_id(), body)
+    return blob, tail({"type": "entryCompleted", "blob": blob.id})
+
+
+def size_of(entry: Completed) -> int:
+    """Return the bytes of an entry's stored form."""
+    return len(entry[0].body) if isinstance(entry, tuple) else len(entry)
+
+
+def _contents(entries: Iterable[Completed]) -> Iterator[Argument]:
+    """Yield the `...contents` of a script."""
+    for entry in entries:
+        if isinstance(entry, tuple):
+            blob, reference = entry
+            yield from ("blob", blob.id, blob.body, reference)
+        else:
+            yield entry
+
+
+async def stage(
+    broker: Broker, session_id: str, draft: Draft, entries: Iterable[Completed], *, ttl: float
+) -> Draft | None:
+    """Add a page to what is staged for a session, and keep it for `ttl` seconds; None when the session exists by now.
+
+    Raises `DraftLostError`, `SessionBusyError`, `BrokerUnavailableError`.
+    """
+    reply = await broker.run(
+        "stage",
+        session_key(broker, session_id),
+        _contents(entries),
+        sid=session_id,
+        draft=draft.name,
+        first=draft.events + 1,
+        ttl=int(ttl * 1000),
+    )
+    match words_of(reply):
+        case ["staged", events]:
+            return Draft(draft.name, int(events))
+        case ["exists"]:
+            return None
+        case _:
+            raise DraftLostError
+
+
 @dataclass(frozen=True, kw_only=True)
 class Message:
     """A message as the scripts take it: completed tails, the user's entry first, and the blobs they refer to."""
 
-    tails: Sequence[bytes | tuple[Blob, bytes]]
+    tails: Sequence[Completed]
     digest: str
     preview: bytes = b""
 
     def values(self) -> list[Argument]:
         """Return the `...contents` of `start` and `steer`."""
-        values: list[Argument] = []
-        for each in self.tails:
-            if isinstance(each, tuple):
-                blob, reference = each
-                values += ["blob", blob.id, blob.body, reference]
-            else:
-                values.append(each)
-        return values
+        return list(_contents(self.tails))
 
 
 @dataclass(frozen=True)

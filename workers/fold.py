@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker.protocol.content import ContentBlock, content_from_wire, content_text
+from broker.protocol.content import ContentBlock, content_for_model, content_from_wire, content_text
 from broker.protocol.records import TokenUsage, ToolCall
 from broker.protocol.values import JsonValue
 
@@ -90,6 +90,8 @@ class History:
     text: str = ""
     opened_at: dict[str, int] = field(default_factory=dict)
     silent_at: int = -1
+    early: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Results of a starting history that came before their calls."""
 
     def apply(self, stream_id: str, record: dict[str, Any]) -> None:
         """Fold one stored record, the next one of the log. A type that this version does not know changes nothing."""
@@ -136,7 +138,7 @@ class History:
     def _begin(self, turn: str) -> None:
         self.turn, self.replies, self.usage, self.text = turn, 0, TokenUsage(), ""
         self.open_message = self.open_reasoning = None
-        self.calls, self.opened_at = {}, {}
+        self.calls, self.opened_at, self.early = {}, {}, {}
 
     def _added(self, entry: dict[str, Any]) -> None:
         match entry["type"]:
@@ -152,6 +154,9 @@ class History:
         self.opened_at[entry["id"]] = self.n
 
     def _completed(self, entry: dict[str, Any], private: dict[str, Any], turn: str | None) -> None:
+        if turn is None:
+            self._imported(entry)
+            return
         reply = private.get("reply")
         if reply is not None:
             self._open_reply(int(reply["read"]))
@@ -163,7 +168,7 @@ class History:
             case "reasoning":
                 self.open_reasoning = None if self.open_reasoning == entry["id"] else self.open_reasoning
             case "toolCall":
-                self._call(entry, private.get("call") or {}, turn)
+                self._call(entry, private.get("call") or {})
             case "toolResult":
                 self._result(entry)
             case _:
@@ -191,7 +196,7 @@ class History:
                     return  # an entry of an earlier try that the reply did not write
                 last = self._last_reply()
                 if not replied and not (last is not None and last.position == self.n - 1):
-                    # Cut by an interrupt, or imported: what was read is what stood before it was opened.
+                    # Cut by an interrupt: what was read is what stood before it was opened.
                     last = self._open_reply(self.opened_at.get(entry["id"], self.n))
                 if last is not None:
                     last.text = self.text = content_text(content)
@@ -201,7 +206,11 @@ class History:
             case role:
                 self.timeline.append(Input(self.n, role, content))
 
-    def _call(self, entry: dict[str, Any], decided: dict[str, Any], turn: str | None) -> None:
+    def _call(self, entry: dict[str, Any], decided: dict[str, Any]) -> None:
+        reply = self._last_reply() or self._open_reply(self.n)
+        self._add_call(reply, entry, decided)
+
+    def _add_call(self, reply: Reply, entry: dict[str, Any], decided: dict[str, Any]) -> Call:
         call = Call(
             entry["toolCallId"],
             entry["name"],
@@ -211,12 +220,34 @@ class History:
             text=decided.get("text"),
             retry_safe=bool(decided.get("retrySafe")),
         )
-        reply = self._last_reply()
-        if reply is None or (turn is None and self.timeline[-1] is not reply):
-            reply = self._open_reply(self.n)
         reply.calls.append(call)
         self.calls[call.tool_call_id] = call
         self.call_ids.add(call.tool_call_id)
+        return call
+
+    def _imported(self, entry: dict[str, Any]) -> None:
+        """An entry of a starting history, complete and in its place. Its call ids are each their call's and result's own.
+
+        Calls join the reply that stands last until one of its results is there: a model asks for several, then reads them.
+        """
+        match entry["type"]:
+            case "message" if entry["role"] == "assistant":
+                content = tuple(content_from_wire(block) for block in entry["content"])
+                self.timeline.append(Reply(self.n, content_text(content_for_model(content))))
+            case "message":
+                self._message(entry, replied=False)
+            case "toolCall":
+                last = self.timeline[-1] if self.timeline else None
+                if not isinstance(last, Reply) or any(call.done for call in last.calls):
+                    last = self._open_reply(self.n)
+                call = self._add_call(last, entry, {})
+                call.result = self.early.pop(call.tool_call_id, None)
+            case "toolResult" if (made := self.calls.get(entry["toolCallId"])) is not None:
+                made.result = made.result or entry
+            case "toolResult":
+                self.early[entry["toolCallId"]] = entry
+            case _:
+                pass
 
     def _result(self, entry: dict[str, Any]) -> None:
         call = self.calls.get(entry["toolCallId"])

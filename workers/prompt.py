@@ -7,10 +7,9 @@ assistant out are not shown to it, and neither is `meta`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
-from broker.protocol.content import ContentBlock, TextContentBlock, UnknownContentBlock, content_from_wire
+from broker.protocol.content import TextContentBlock, content_for_model, content_from_wire
 from workers.agent import AgentDefinition
 from workers.fold import Call, History, Input, Reply
 from workers.models import (
@@ -27,23 +26,12 @@ from workers.permissions import interrupted_text
 from workers.toolset import Toolset
 
 
-def _shown(content: tuple[ContentBlock, ...]) -> tuple[ContentBlock, ...]:
-    kept: list[ContentBlock] = []
-    for block in content:
-        if isinstance(block, UnknownContentBlock):
-            continue
-        audience = block.annotations.audience if block.annotations else None
-        if audience is None or "assistant" in audience:
-            kept.append(replace(block, meta=None) if block.meta is not None else block)
-    return tuple(kept)
-
-
 def _result(call: Call) -> ToolMessage:
     if call.result is None:
         text = TextContentBlock(text=interrupted_text(call.name, started=call.started))
         return ToolMessage(call.tool_call_id, call.name, (text,), is_error=True)
     content = tuple(content_from_wire(block) for block in call.result.get("content") or ())
-    return ToolMessage(call.tool_call_id, call.name, _shown(content), is_error=bool(call.result.get("isError")))
+    return ToolMessage(call.tool_call_id, call.name, content_for_model(content), is_error=bool(call.result.get("isError")))
 
 
 def messages(history: History) -> Iterator[ModelMessage]:
@@ -51,11 +39,11 @@ def messages(history: History) -> Iterator[ModelMessage]:
     for item in history.timeline:
         match item:
             case Input(role="system"):
-                yield SystemMessage(item.content)
+                yield SystemMessage(content_for_model(item.content))
             case Input():
                 for context in item.context:
-                    yield ContextNote(_shown(context))
-                yield UserMessage(_shown(item.content))
+                    yield ContextNote(content_for_model(context))
+                yield UserMessage(content_for_model(item.content))
             case Reply() if item.text or item.calls:  # one of reasoning alone is nothing that a provider takes
                 calls = tuple(RequestedCall(call.tool_call_id, call.name, call.arguments) for call in item.calls)
                 yield AssistantMessage(item.text, calls)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
@@ -307,6 +307,18 @@ def content_from_wire(raw: Mapping[str, JsonValue]) -> ContentBlock:
     except (AttributeError, TypeError, ValueError):
         pass  # a known type in a shape of another version is raw data too
     return UnknownContentBlock._received(dict(raw))  # noqa: SLF001 - the class is defined here
+
+
+def content_for_model(content: Iterable[ContentBlock]) -> tuple[ContentBlock, ...]:
+    """Return the blocks that a model gets: those meant for it and known here, without `meta`."""
+    kept: list[ContentBlock] = []
+    for block in content:
+        if isinstance(block, UnknownContentBlock):
+            continue
+        audience = block.annotations.audience if block.annotations else None
+        if audience is None or "assistant" in audience:
+            kept.append(replace(block, meta=None) if block.meta is not None else block)
+    return tuple(kept)
 
 
 def content_text(content: Iterable[ContentBlock]) -> str:

@@ -1,17 +1,25 @@
 """History that a session starts with: what its user, model and tools said and did elsewhere.
 
 `parse_history` checks what `history=` was given, before anything is sent; `history_entries` makes the session's entries
-of it, whose turn is None. Reasoning and snapshots become raw entries, which the model never gets.
+of it, whose turn is None. Reasoning and snapshots become raw entries, which the model never gets. A call's id is unique in
+its session, so one that repeats is replaced, in its result too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Final, Literal, cast, get_args
 
 from broker.keys import new_id
-from broker.protocol.content import ContentBlock, EmbeddedResourceContentBlock, TextContentBlock, UnknownContentBlock
+from broker.protocol.content import (
+    ContentBlock,
+    EmbeddedResourceContentBlock,
+    TextContentBlock,
+    UnknownContentBlock,
+    content_to_wire,
+)
 from broker.protocol.entries import HistoryEntry, MessageEntry, ToolCallEntry, ToolResultEntry, UnknownEntry
 from broker.protocol.records import ProtocolError
 from broker.protocol.sends import mapped, sendable_block
@@ -117,17 +125,18 @@ _OPTIONAL: Final = {
     kind: {item.name for item in fields(kind) if item.default is None} for kind in get_args(HistoryImportEntry)
 }
 _TEXTS: Final = {"text", "tool_call_id", "name", "task_name", "snapshot_type"}
+_NAMES: Final = {"tool_call_id", "name"}
 _JSON: Final = {"arguments", "result", "value", "annotations"}
 
 
-def parse_history(items: Iterable[HistoryImportEntry | Mapping[str, Any]]) -> tuple[HistoryImportEntry, ...]:
-    """Check a starting history, classes and mappings alike (snake_case or camelCase).
+def parse_history(items: Iterable[HistoryImportEntry | Mapping[str, Any]]) -> Iterator[HistoryImportEntry]:
+    """Check a starting history, entry by entry, classes and mappings alike (snake_case or camelCase).
 
     Raises `ValueError` or `TypeError` naming the place, such as `history[3].role`.
     """
     if isinstance(items, (str, bytes, Mapping)) or not isinstance(items, Iterable):
         raise TypeError(f"history must be a sequence of entries, not {type(items).__name__}")
-    return tuple(_parse(item, f"history[{at}]") for at, item in enumerate(items))
+    return (_parse(item, f"history[{at}]") for at, item in enumerate(items))
 
 
 def _parse(item: Any, place: str) -> HistoryImportEntry:
@@ -144,7 +153,10 @@ def _parse(item: Any, place: str) -> HistoryImportEntry:
         raise TypeError(f"{place} must be a history entry or a mapping of one, not {type(item).__name__}")
     for name, value in values.items():
         if value is not None or name not in _OPTIONAL[made]:
-            values[name] = _checked(name, value, f"{place}.{name}")
+            try:
+                values[name] = _checked(name, value, f"{place}.{name}")
+            except RecursionError:
+                raise ValueError(f"{place}.{name}: nested too deeply, or within itself") from None
     try:
         return made(**values)
     except (TypeError, ValueError) as bad:
@@ -156,6 +168,8 @@ def _checked(name: str, value: Any, place: str) -> Any:
     if name in _TEXTS:
         if not isinstance(value, str):
             raise TypeError(f"{place} must be a text, not {type(value).__name__}")
+        if not value and name in _NAMES:
+            raise ValueError(f"{place} must not be empty")
         return clean_text(value)
     if name == "content":
         if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Sequence):
@@ -187,26 +201,74 @@ def _error(value: Any, place: str) -> ProtocolError:
     return ProtocolError(message=clean_text(message), code=code, details=details)
 
 
-def history_entries(items: Iterable[HistoryImportEntry]) -> list[HistoryEntry]:
-    """Return the entries that a checked history becomes, with new ids and no turn."""
-    return [_entry(item, new_id()) for item in items]
+def import_to_wire(item: HistoryImportEntry) -> dict[str, JsonValue]:
+    """Return a checked entry as the mapping that `history=` takes: equal entries give equal ones."""
+    wire = {name: getattr(item, name) for name in item.__match_args__}
+    if isinstance(item, HistoryImportMessage):
+        wire["content"] = [content_to_wire(block) for block in item.content]
+    elif isinstance(item, HistoryImportToolResult) and (error := item.error) is not None:
+        wire["error"] = {name: getattr(error, name) for name in ProtocolError.__match_args__}
+    return {"type": item.type, **wire}
 
 
-def _entry(item: HistoryImportEntry, entry_id: str) -> HistoryEntry:
+def history_entries(items: Sequence[HistoryImportEntry]) -> Iterator[HistoryEntry]:
+    """Yield the entries that a checked history becomes, with new ids and no turn."""
+    renamed = _call_ids(items)
+    for at, item in enumerate(items):
+        yield _entry(item, new_id(), renamed.get(at))
+
+
+def _call_ids(items: Sequence[HistoryImportEntry]) -> dict[int, str]:
+    """Return new call ids, by place, that make each call's id its own and that of its one result.
+
+    A result belongs to the first call before it that has its id and no result yet; else to the first one after it. One that
+    belongs to none never carries the id of a call.
+    """
+    waiting: dict[str, deque[int]] = defaultdict(deque)
+    call_of: dict[int, int] = {}
+    early: list[int] = []
+    for at, item in enumerate(items):
+        if isinstance(item, HistoryImportToolCall):
+            waiting[item.tool_call_id].append(at)
+        elif isinstance(item, HistoryImportToolResult):
+            if calls := waiting.get(item.tool_call_id):
+                call_of[at] = calls.popleft()
+            else:
+                early.append(at)
+    lone = []
+    for at in early:
+        if calls := waiting.get(cast("HistoryImportToolResult", items[at]).tool_call_id):
+            call_of[at] = calls.popleft()
+        else:
+            lone.append(at)
+    renamed: dict[int, str] = {}
+    seen: set[str] = set()
+    for at, item in enumerate(items):
+        if isinstance(item, HistoryImportToolCall):
+            if item.tool_call_id in seen or not item.tool_call_id.isprintable():
+                renamed[at] = f"call_{new_id()}"
+            seen.add(item.tool_call_id)
+    renamed |= {result: renamed[call] for result, call in call_of.items() if call in renamed}
+    lone_ids = ((at, cast("HistoryImportToolResult", items[at]).tool_call_id) for at in lone)
+    return renamed | {at: f"call_{new_id()}" for at, call_id in lone_ids if call_id in seen}
+
+
+def _entry(item: HistoryImportEntry, entry_id: str, call_id: str | None) -> HistoryEntry:
     match item:
         case HistoryImportMessage(role, content):
             return MessageEntry(id=entry_id, turn_id=None, role=role, content=tuple(content))
         case HistoryImportToolCall(tool_call_id, _, name, arguments):
-            return ToolCallEntry(id=entry_id, turn_id=None, tool_call_id=tool_call_id, name=name, arguments=arguments)
+            call_id = call_id or tool_call_id
+            return ToolCallEntry(id=entry_id, turn_id=None, tool_call_id=call_id, name=name, arguments=arguments)
         case HistoryImportToolResult():
-            return _result(item, entry_id)
+            return _result(item, entry_id, call_id or item.tool_call_id)
         case HistoryImportReasoning(text):
             return _raw_entry("reasoning", entry_id, {"text": text})
         case HistoryImportSnapshot(task_name, snapshot_type, value):
             return _raw_entry("checkpoint", entry_id, {"message": f"{task_name}:{snapshot_type}", "details": value})
 
 
-def _result(item: HistoryImportToolResult, entry_id: str) -> ToolResultEntry:
+def _result(item: HistoryImportToolResult, entry_id: str, call_id: str) -> ToolResultEntry:
     structured: JsonValue = None
     if item.error is not None:
         text: str | None = item.error.message
@@ -218,7 +280,7 @@ def _result(item: HistoryImportToolResult, entry_id: str) -> ToolResultEntry:
     return ToolResultEntry(
         id=entry_id,
         turn_id=None,
-        tool_call_id=item.tool_call_id,
+        tool_call_id=call_id,
         name=item.name,
         content=() if text is None else (TextContentBlock(text=text),),
         structured_content=structured,

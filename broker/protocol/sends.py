@@ -6,7 +6,7 @@ All is checked before anything is sent.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -18,6 +18,7 @@ from broker.protocol.content import (
     TextContentBlock,
     UnknownContentBlock,
     camel,
+    content_text,
     content_to_wire,
     misfit,
 )
@@ -39,6 +40,14 @@ class Sendable:
         """What makes two messages the same content: a text and one text block are, snake_case and camelCase too."""
         wire = [[content_to_wire(block) for block in group] for group in (self.blocks, self.contexts)]
         return hashlib.sha256(dumps(wire, sort_keys=True)).hexdigest()[:32]
+
+
+_PREVIEW: Final = 120
+
+
+def preview_of(blocks: Iterable[ContentBlock]) -> bytes:
+    """Return the start of a message's text, on one line, as listings show it: ready JSON."""
+    return dumps(" ".join(content_text(blocks).split())[:_PREVIEW])
 
 
 _EMPTY: Final = "content is empty; give a text or at least one content block"

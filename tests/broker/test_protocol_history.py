@@ -29,7 +29,7 @@ RESOURCE = EmbeddedResourceContentBlock(uri="u", text="x")
 
 
 def entries(*items: Any) -> list[Any]:
-    return history_entries(parse_history(items))
+    return list(history_entries(tuple(parse_history(items))))
 
 
 def test_classes_and_mappings_in_both_spellings_are_the_same() -> None:
@@ -55,7 +55,7 @@ def test_classes_and_mappings_in_both_spellings_are_the_same() -> None:
         {"type": "snapshot", "taskName": "t", "snapshotType": "s", "value": [1]},
     ]
 
-    assert parse_history(classes) == parse_history(snake) == parse_history(camel) == classes
+    assert [tuple(parse_history(items)) for items in (classes, snake, camel)] == [classes] * 3
     assert [item.type for item in classes] == ["message", "reasoning", "tool_call", "tool_result", "snapshot"]
 
 
@@ -162,7 +162,7 @@ def test_rules_hold_where_an_object_is_made() -> None:
 )
 def test_bad_entries_are_value_errors_that_name_the_place(item: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        parse_history([HistoryImportMessage(role="user"), item])
+        tuple(parse_history([HistoryImportMessage(role="user"), item]))
 
 
 @pytest.mark.parametrize(
@@ -180,4 +180,4 @@ def test_bad_entries_are_value_errors_that_name_the_place(item: dict[str, Any], 
 )
 def test_what_is_no_history_at_all_is_a_type_error(items: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
-        parse_history(items)
+        tuple(parse_history(items))
