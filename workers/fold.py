@@ -13,11 +13,14 @@ Private fields of records that it reads (written by `workers/reply.py`, `broker/
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from broker.protocol.content import ContentBlock, content_for_model, content_from_wire, content_text
 from broker.protocol.records import TokenUsage, ToolCall
 from broker.protocol.values import JsonValue
+
+if TYPE_CHECKING:
+    from workers.models import ModelMessage
 
 
 @dataclass
@@ -60,6 +63,8 @@ class Input:
     role: str
     content: tuple[ContentBlock, ...]
     context: list[tuple[ContentBlock, ...]] = field(default_factory=list)
+    told: tuple[ModelMessage, ...] | None = field(default=None, compare=False)
+    """What a model reads of it, once nothing can be added to it (workers/prompt.py)."""
 
 
 @dataclass
@@ -70,6 +75,8 @@ class Reply:
     text: str = ""
     calls: list[Call] = field(default_factory=list)
     result_position: int = 0
+    told: tuple[ModelMessage, ...] | None = field(default=None, compare=False)
+    """As an input's; once every call has its result."""
 
 
 @dataclass

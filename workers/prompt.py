@@ -6,8 +6,9 @@ assistant out are not shown to it, and neither is `meta`.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from broker.protocol.content import TextContentBlock, content_for_model, content_from_wire
 from workers.agent import AgentDefinition
@@ -25,29 +26,60 @@ from workers.models import (
 from workers.permissions import interrupted_text
 from workers.toolset import Toolset
 
+_BREATH: Final = 500  # items after which the event loop has its turn
+
 
 def _result(call: Call) -> ToolMessage:
     if call.result is None:
         text = TextContentBlock(text=interrupted_text(call.name, started=call.started))
         return ToolMessage(call.tool_call_id, call.name, (text,), is_error=True)
     content = tuple(content_from_wire(block) for block in call.result.get("content") or ())
-    return ToolMessage(call.tool_call_id, call.name, content_for_model(content), is_error=bool(call.result.get("isError")))
+    return ToolMessage(
+        call.tool_call_id, call.name, content_for_model(content), is_error=bool(call.result.get("isError"))
+    )
 
 
 def messages(history: History) -> Iterator[ModelMessage]:
-    """Yield a history as a model reads it."""
+    """Yield a history as a model reads it. A message of which nothing is for the model is left out."""
     for item in history.timeline:
-        match item:
-            case Input(role="system"):
-                yield SystemMessage(content_for_model(item.content))
-            case Input():
-                for context in item.context:
-                    yield ContextNote(content_for_model(context))
-                yield UserMessage(content_for_model(item.content))
-            case Reply() if item.text or item.calls:  # one of reasoning alone is nothing that a provider takes
-                calls = tuple(RequestedCall(call.tool_call_id, call.name, call.arguments) for call in item.calls)
-                yield AssistantMessage(item.text, calls)
-                yield from (_result(call) for call in item.calls)
+        yield from _kept(history, item)
+
+
+async def tell_ahead(history: History) -> None:
+    """Make what a long history tells a model piece by piece, so that other turns go on meanwhile."""
+    made = 0
+    for item in tuple(history.timeline):
+        if item.told is None:
+            _kept(history, item)
+            made += 1
+            if made % _BREATH == 0:
+                await asyncio.sleep(0)
+
+
+def _kept(history: History, item: Input | Reply) -> tuple[ModelMessage, ...]:
+    """What an item tells a model: each call of the model reads it all, so what can no longer change is made once."""
+    told = item.told
+    if told is None:
+        told = tuple(_told(item))
+        if item is not history.timeline[-1] and (isinstance(item, Input) or all(call.done for call in item.calls)):
+            item.told = told
+    return told
+
+
+def _told(item: Input | Reply) -> Iterator[ModelMessage]:
+    match item:
+        case Input():
+            yield from (ContextNote(shown) for each in item.context if (shown := content_for_model(each)))
+            if content := content_for_model(item.content):
+                yield SystemMessage(content) if item.role == "system" else UserMessage(content)
+        case Reply() if item.text or item.calls:  # one of reasoning alone is nothing that a provider takes
+            yield AssistantMessage(item.text, tuple(_asked(call) for call in item.calls))
+            yield from (_result(call) for call in item.calls)
+
+
+def _asked(call: Call) -> RequestedCall:
+    # Providers take an object; a call whose arguments were no JSON, or not kept in a starting history, has none.
+    return RequestedCall(call.tool_call_id, call.name, {} if call.arguments is None else call.arguments)
 
 
 def build_request(

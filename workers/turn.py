@@ -26,7 +26,7 @@ from workers.effects import Effects, Record, error_entry, result_entry, stored_r
 from workers.fold import Call, History
 from workers.models import ModelError, until_silent
 from workers.permissions import denied_text, expired_text, interrupted_text, lost_text
-from workers.prompt import build_request
+from workers.prompt import build_request, tell_ahead
 from workers.reply import ReplyWriter
 from workers.steps import CallModel, FailLost, Finish, Park, RunTools, Wait, next_step
 from workers.tools import RunnableTool, error_result
@@ -153,6 +153,7 @@ class TurnRun:
     async def _reply(self) -> None:
         definition, customization = self.context.definition, self.context.customization
         model = definition.model_for(customization)
+        await tell_ahead(self.history)
         reply = ReplyWriter(self._writer, definition, self._tools)
         try:
             request = build_request(definition, customization, self._tools, self.history)

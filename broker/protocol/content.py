@@ -310,10 +310,10 @@ def content_from_wire(raw: Mapping[str, JsonValue]) -> ContentBlock:
 
 
 def content_for_model(content: Iterable[ContentBlock]) -> tuple[ContentBlock, ...]:
-    """Return the blocks that a model gets: those meant for it and known here, without `meta`."""
+    """Return the blocks that a model gets: those meant for it, known here and not empty, without `meta`."""
     kept: list[ContentBlock] = []
     for block in content:
-        if isinstance(block, UnknownContentBlock):
+        if isinstance(block, UnknownContentBlock) or (isinstance(block, TextContentBlock) and not block.text):
             continue
         audience = block.annotations.audience if block.annotations else None
         if audience is None or "assistant" in audience:

@@ -34,7 +34,7 @@ from broker.broker import Broker
 from broker.keys import new_session_id
 from broker.protocol.errors import SessionBusyError
 from broker.settings import Settings
-from broker.transitions import Message, SessionOptions
+from broker.transitions import Draft, Message, SessionOptions
 
 
 @pytest.fixture(scope="module")
@@ -197,6 +197,16 @@ async def test_a_session_is_not_opened(broker: Broker) -> None:
 
     with pytest.raises(SessionBusyError):
         await transitions.open_session(broker, session_id, SessionOptions(agent="agent", queue="agent", digest="-"))
+
+    assert await broker.client.keys(f"*{session_id}*") == []
+
+
+async def test_a_page_of_a_starting_history_is_refused_whole(broker: Broker) -> None:
+    session_id = new_session_id(1)
+    await fill(broker)
+
+    with pytest.raises(SessionBusyError):
+        await transitions.stage(broker, session_id, Draft("d", 0), [message("one")], ttl=60)
 
     assert await broker.client.keys(f"*{session_id}*") == []
 

@@ -35,7 +35,7 @@ from broker.transitions import Message, NoRecord, Sent, SessionOptions
 from workers.worker import TurnWorker
 
 CLIENT_VERBS: Final = (
-    *("open_session", "start", "steer", "answer", "interrupt", "cancel", "retitle"),
+    *("stage", "open_session", "start", "steer", "answer", "interrupt", "cancel", "retitle"),
     *("record", "tails"),
 )
 WORKER_VERBS: Final = ("claim", "begin", "append", "park", "finish", "release", "renew", "leave", "sweep", "expire")

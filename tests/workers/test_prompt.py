@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from histories import Told
+from histories import TURN, Told
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from pydantic import BaseModel
 from test_steps import told_histories
 
 from broker.protocol.content import ContentAnnotations, TextContentBlock, content_text, content_to_wire
+from broker.protocol.entries import entry_to_wire
+from broker.protocol.history_import import (
+    HistoryImportMessage,
+    HistoryImportReasoning,
+    HistoryImportSnapshot,
+    HistoryImportToolCall,
+    HistoryImportToolResult,
+    history_entries,
+    parse_history,
+)
 from workers.agent import AgentDefinition
 from workers.fold import History
 from workers.models import (
@@ -107,6 +120,78 @@ def test_each_call_is_followed_by_its_result(drawn: tuple[History, frozenset[str
                 assert isinstance(result, ToolMessage)
                 assert result.call_id == call.id
                 at += 1
+
+
+def expect_valid(told: Sequence[ModelMessage]) -> None:
+    """What the strictest provider asks of a request: each call followed by its one result, no id twice, nothing empty."""
+    seen: set[str] = set()
+    waiting: list[str] = []
+    for message in told:
+        match message:
+            case ToolMessage(call_id):
+                assert call_id in waiting
+                waiting.remove(call_id)
+                continue
+            case AssistantMessage(said, calls):
+                assert said or calls
+                asked = [call.id for call in calls]
+            case _:
+                assert message.content
+                asked = []
+        assert waiting == []
+        assert len({*seen, *asked}) == len(seen) + len(asked)
+        seen.update(asked)
+        waiting = asked
+    assert waiting == []
+
+
+IDS = st.sampled_from(["a", "b", "\x00", "c"])
+TEXTS = st.sampled_from(["", "x", "y"])
+HIDDEN = ContentAnnotations(audience=["user"])
+BLOCKS = st.builds(TextContentBlock, text=TEXTS, annotations=st.sampled_from([None, None, HIDDEN]))
+ITEMS = st.one_of(
+    st.builds(
+        HistoryImportMessage,
+        role=st.sampled_from(["system", "user", "assistant"]),
+        content=st.lists(BLOCKS, max_size=2),
+    ),
+    st.builds(HistoryImportReasoning, text=TEXTS),
+    st.builds(HistoryImportToolCall, tool_call_id=IDS, name=st.just("t"), arguments=st.sampled_from([None, {"k": 1}])),
+    st.builds(HistoryImportToolResult, tool_call_id=IDS, result=st.integers(0, 9)),
+    st.builds(HistoryImportSnapshot, task_name=TEXTS, snapshot_type=TEXTS),
+)
+
+
+def paired(items: list[Any]) -> int:
+    """How many calls of a history have a result in it: as many as there are of both with one id."""
+    calls = Counter(item.tool_call_id for item in items if isinstance(item, HistoryImportToolCall))
+    results = Counter(item.tool_call_id for item in items if isinstance(item, HistoryImportToolResult))
+    return (calls & results).total()
+
+
+@given(st.lists(ITEMS, max_size=14), st.integers(0, 14))
+@settings(max_examples=400, deadline=None)
+def test_whatever_is_imported_the_request_is_valid_and_holds_every_pair(items: list[Any], cut: int) -> None:
+    told = Told(turn=None)
+    for at, entry in enumerate(history_entries(tuple(parse_history(items)))):
+        if at == cut:
+            list(messages(told.history))  # what is made early is what is made late
+        told.entry(entry_to_wire(entry))
+    told.turn = TURN
+    told.user("go on").reply("", "d").result("d").user("more")
+
+    made = list(messages(told.history))
+
+    expect_valid(made)
+    assert made[-1] == UserMessage((TextContentBlock(text="more"),))
+    calls = sum(len(message.calls) for message in made if isinstance(message, AssistantMessage))
+    assert calls == 1 + sum(isinstance(item, HistoryImportToolCall) for item in items)
+    results = [message for message in made if isinstance(message, ToolMessage) and not message.is_error]
+    assert len(results) == 1 + paired(items)
+    again = History()
+    for at, record in enumerate(told.records):
+        again.apply(f"{at + 1}-1000", record)
+    assert list(messages(again)) == made
 
 
 def test_what_is_not_for_the_assistant_is_not_shown_to_it() -> None:
