@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 
+import hypothesis
 import pytest
 from leaks import drop_keys, expect_no_tasks, leaked_keys
 from real_server import RealServer, serving
@@ -15,6 +16,10 @@ from broker.broker import Broker
 from broker.embedded import EmbeddedServer
 from broker.server import find_server
 from broker.settings import Settings
+
+# A shared machine stands still now and then: how long one example takes says nothing.
+hypothesis.settings.register_profile("shared", deadline=None)
+hypothesis.settings.load_profile("shared")
 
 
 def pytest_report_header() -> str:

@@ -250,7 +250,7 @@ class History:
                 call = self._add_call(last, entry, {})
                 call.result = self.early.pop(call.tool_call_id, None)
             case "toolResult" if (made := self.calls.get(entry["toolCallId"])) is not None:
-                made.result = made.result or entry
+                made.result = entry
             case "toolResult":
                 self.early[entry["toolCallId"]] = entry
             case _:

@@ -118,6 +118,40 @@ def test_reasoning_and_snapshots_become_raw_entries() -> None:
     assert entry_to_wire(checkpoint) == checkpoint.raw
 
 
+@pytest.mark.parametrize(
+    ("given", "stored"),
+    [
+        ("a a= b b=", "a a= b b="),
+        ("a a= a a= a a=", "a a= 1 1= 2 2="),
+        ("a a a= a=", "a 1 a= 1="),
+        ("a b a= b=", "a b a= b="),
+        ("a= a", "a= a"),
+        ("a= a a=", "1= a a="),
+        ("a a= a=", "a a= 1="),
+        ("a= b=", "a= b="),
+    ],
+)
+def test_call_ids_are_unique_and_a_result_has_its_call_s(given: str, stored: str) -> None:
+    """`a` is a call with the id a, `a=` a result; an id that is replaced is a number, in the order of their places."""
+    made = entries(
+        *(
+            HistoryImportToolResult(tool_call_id=word[0])
+            if word.endswith("=")
+            else HistoryImportToolCall(tool_call_id=word, name="t")
+            for word in given.split()
+        )
+    )
+
+    numbers: dict[str, str] = {}
+    words = []
+    for entry in made:
+        call_id = entry.tool_call_id
+        if len(call_id) > 1:
+            call_id = numbers.setdefault(call_id, str(len(numbers) + 1))
+        words.append(call_id + ("=" if isinstance(entry, ToolResultEntry) else ""))
+    assert " ".join(words) == stored
+
+
 def test_lone_surrogates_are_replaced_wherever_they_are() -> None:
     (call,) = entries(HistoryImportToolCall(tool_call_id="\ud800", name="x", arguments={"\ud800": ["\udfff"]}))
 

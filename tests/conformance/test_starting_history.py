@@ -227,7 +227,7 @@ async def test_an_entry_has_the_limit_of_a_message(home: Home, monkeypatch: pyte
         ("hi", TypeError, "history must be a sequence"),
         (5, TypeError, "history must be a sequence"),
     ],
-    ids=str,
+    ids=["role", "content", "empty id", "text", "number"],
 )
 async def test_a_history_that_is_refused_sends_nothing(
     home: Home, history: Any, error: type[Exception], said: str
@@ -236,7 +236,7 @@ async def test_a_history_that_is_refused_sends_nothing(
 
     with pytest.raises(error, match=said):
         await agent.start_session(history=history)
-    assert await home.broker.client.keys("*:log:*") == []
+    assert await home.broker.client.keys(f"{home.broker.settings.prefix}*:log:*") == []
     assert [info async for info in agents.list_sessions()] == []
 
 

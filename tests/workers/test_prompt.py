@@ -192,6 +192,8 @@ def test_whatever_is_imported_the_request_is_valid_and_holds_every_pair(items: l
     for at, record in enumerate(told.records):
         again.apply(f"{at + 1}-1000", record)
     assert list(messages(again)) == made
+    told.user("aside", role="context")
+    assert list(messages(told.history))[-2:] == [ContextNote((TextContentBlock(text="aside"),)), made[-1]]
 
 
 def test_what_is_not_for_the_assistant_is_not_shown_to_it() -> None:
