@@ -23,7 +23,10 @@ from workers.writer import fold_raw
 
 log = structlog.get_logger("turnstream.worker")
 
-_FOLDS_KEPT = 256
+FOLDS_KEPT = 256
+ITEMS_KEPT = 100_000
+"""Messages and replies in all the folds that are kept, of about 1 KB each; the latest fold stays however long it is."""
+
 _PAGE = 200
 
 
@@ -123,7 +126,7 @@ class HeldTurns:
             if self.runs.get(job.session_id) is run:
                 del self.runs[job.session_id]
         if outcome in ("parked", "ended"):
-            self._keep_fold(job.session_id, run.history)
+            self.keep(job.session_id, run.history)
             self.finished += outcome == "ended"
         log.info("turn_left", worker=self.worker, session=job.session_id, turn=job.turn_id, outcome=outcome)
 
@@ -146,7 +149,9 @@ class HeldTurns:
         except Superseded:
             return "superseded"
 
-    def _keep_fold(self, session_id: str, history: History) -> None:
+    def keep(self, session_id: str, history: History) -> None:
+        """Keep a session's fold for its next turn; the ones that were used longest ago make room."""
         self.folds[session_id] = history
-        while len(self.folds) > _FOLDS_KEPT:
-            del self.folds[next(iter(self.folds))]
+        items = sum(len(fold.timeline) for fold in self.folds.values())
+        while len(self.folds) > FOLDS_KEPT or (items > ITEMS_KEPT and len(self.folds) > 1):
+            items -= len(self.folds.pop(next(iter(self.folds))).timeline)
