@@ -24,7 +24,7 @@ from broker.starting_history import check_history, open_with_history
 from broker.transitions import SessionOptions, open_session
 from workers.agent import AgentDefinition, SessionAgentCustomization
 from workers.client_tools import ClientTool
-from workers.hooks import SubagentPolicy
+from workers.hooks import Hook, SubagentPolicy
 from workers.inputs import SessionInput
 from workers.models import Model, check_model
 from workers.permissions import PermissionMode, PermissionPolicy
@@ -32,7 +32,7 @@ from workers.tools import Tool
 
 
 class Agent:
-    """An agent: model, instructions, tools, permissions.
+    """An agent: model, instructions, tools, permissions, hooks.
 
     Without a broker's URL its turns run in this process; with one, on the processes that `turnstream worker` starts.
     """
@@ -50,8 +50,8 @@ class Agent:
         max_iterations: int | None = None,
         temperature: float | None = None,
         reasoning_effort: str | None = None,
-        hooks: Sequence[Any] = (),
-        guardrails: Sequence[Any] = (),
+        hooks: Sequence[Hook] = (),
+        guardrails: Sequence[Hook] = (),
         subagents: Sequence[Any] = (),
         subagent_policy: SubagentPolicy | None = None,
         mcps: Sequence[Any] = (),
@@ -138,8 +138,8 @@ class Agent:
         """Open a session. The same key gives the same session; with other options `SessionIdempotencyConflictError`.
 
         `history` is what was said and done elsewhere: the session begins with it, as entries of no turn; one that is long
-        goes in pages, and the session exists once it is whole. `session_inputs` maps input ids to values that tools read.
-        Raises `ValueError` or `TypeError` naming the place, such as `history[3].content[0].text`, before anything is sent.
+        goes in pages, and the session exists once it is whole. `session_inputs` maps input ids to values that tools and hooks
+        read. Raises `ValueError` or `TypeError` naming the place, such as `history[3].content[0].text`, before anything is sent.
         """
         return await self._open(
             history=history,

@@ -75,6 +75,9 @@ class Settings(BaseSettings):
     model_timeout: Annotated[float, Field(gt=0)] = 600.0
     """How long a model may send nothing before its call counts as failed and is tried again."""
 
+    hook_retries: Annotated[int, Field(ge=0)] = 3
+    """How often hooks may have one reply of the model written again, before the turn fails with `hook_retry_limit`."""
+
     reconnect_budget: Annotated[float, Field(gt=0)] = 60.0
     """How long an observer rides out a broker that is away, before `ObservationLost`."""
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
@@ -13,13 +12,14 @@ from pydantic import BaseModel
 from broker.keys import AGENT_NAME
 from broker.protocol.errors import SdkError
 from workers.client_tools import ClientTool
-from workers.hooks import SubagentPolicy
+from workers.hook_set import HookSet
+from workers.hooks import Hook, SubagentPolicy
 from workers.models import Model, ToolSpec, check_model, resolve_model
 from workers.permissions import PermissionMode, PermissionPolicy
-from workers.tools import Tool, tool
-from workers.toolset import AnyTool, Toolset
+from workers.tools import Tool
+from workers.toolset import AnyTool, Toolset, as_tools
 
-_NEXT_RELEASE: Final = ("hooks", "guardrails", "subagents", "mcps", "connectors")
+_NEXT_RELEASE: Final = ("subagents", "mcps", "connectors")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,22 +59,8 @@ def _check_classes(permission_policy: object, output_type: object) -> None:
         raise TypeError(f"output_type must be a class of pydantic's BaseModel, not {output_type!r}")
 
 
-def _as_tools(tools: Sequence[Any]) -> tuple[AnyTool, ...]:
-    if isinstance(tools, (Tool, ClientTool, str)) or not isinstance(tools, Iterable):
-        raise TypeError(f"tools must be a sequence of tools, not {type(tools).__name__}")
-    made: list[AnyTool] = []
-    for at, item in enumerate(tools):
-        if isinstance(item, (Tool, ClientTool)):
-            made.append(item)
-        elif inspect.isroutine(item):
-            made.append(tool(item))
-        else:
-            raise TypeError(f"tools[{at}] must be a tool, a client tool or a function, not {type(item).__name__}")
-    return tuple(made)
-
-
 class AgentDefinition:
-    """The nouns of an agent: model, instructions, tools, permissions.
+    """The nouns of an agent: model, instructions, tools, permissions, hooks.
 
     Raises `ValueError`, `TypeError` or `SdkError` naming the argument that is wrong.
     """
@@ -92,8 +78,8 @@ class AgentDefinition:
         max_iterations: int | None = None,
         temperature: float | None = None,
         reasoning_effort: str | None = None,
-        hooks: Sequence[Any] = (),
-        guardrails: Sequence[Any] = (),
+        hooks: Sequence[Hook] = (),
+        guardrails: Sequence[Hook] = (),
         subagents: Sequence[Any] = (),
         subagent_policy: SubagentPolicy | None = None,
         mcps: Sequence[Any] = (),
@@ -101,9 +87,7 @@ class AgentDefinition:
         tool_errors: Literal["report", "raise"] = "report",
         description: str | None = None,
     ) -> None:
-        later = {
-            "hooks": hooks, "guardrails": guardrails, "subagents": subagents, "mcps": mcps, "connectors": connectors
-        }  # fmt: skip
+        later = {"subagents": subagents, "mcps": mcps, "connectors": connectors}
         for argument in _NEXT_RELEASE:
             if later[argument]:
                 raise SdkError(f"{argument}= arrives with the next release; this one would run the agent without them")
@@ -120,7 +104,8 @@ class AgentDefinition:
         self.model = model
         self.name = name
         self.instructions = instructions
-        self.tools = _as_tools(tools)
+        self.tools = as_tools(tools, "tools")
+        self.hooks = HookSet(guardrails, hooks)
         self.permission_mode = permission_mode
         self.permission_policy = permission_policy
         self.output_type = output_type
@@ -133,16 +118,24 @@ class AgentDefinition:
         self._own = self.toolset()
 
     def toolset(self) -> Toolset:
-        """Return the tools that every run of this agent has; a run adds those of its sources."""
-        return Toolset(self.tools)
+        """Return the tools that every run of this agent has, its hooks' among them; a run adds those of its sources."""
+        tools = Toolset(self.tools)
+        for hook in self.hooks:
+            for item in hook.tools:
+                if tools.has(item.id):
+                    raise ValueError(
+                        f"hook {hook.name}: tools: there is a tool with the id {item.id!r} already; give one name="
+                    )
+                tools.add(item)
+        return tools
 
     def tool(self, tool_id: str) -> AnyTool | None:
-        """Return one of the agent's own tools, as `Toolset.find` does."""
+        """Return one of the agent's own or its hooks' tools, as `Toolset.find` does."""
         return self._own.find(tool_id)
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
-        """What the model is told about the agent's own tools."""
+        """What the model is told about the agent's own and its hooks' tools."""
         return self._own.specs
 
     def model_for(self, customization: Mapping[str, Any]) -> Model:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from broker.keys import new_id
-from broker.protocol.content import content_to_wire
+from broker.protocol.content import content_from_wire, content_to_wire
 from broker.protocol.values import JsonValue, dumps
 from broker.protocol.wire import INLINE_LIMIT, entry_tail, tail
 from broker.scripting import Argument
@@ -60,7 +60,7 @@ class Effects:
         self.event(record)
 
     def write(self, entry_id: str, kind: str, before: bytes, after: bytes, text: str) -> None:
-        """A message or reasoning is being written: keep the bytes that complete it around its text."""
+        """A message or reasoning is being written, or afresh: keep the bytes that complete it around its text."""
         self.values += ["w", entry_id, kind, before, after, escaped(text)]
 
     def more_text(self, kind: str, entry_id: str, text: str) -> None:
@@ -70,10 +70,6 @@ class Effects:
             self.values += ["d", entry_id, escaped(text), published]
         else:
             self.values += ["t", entry_id, escaped(text)]
-
-    def restart(self, entry_id: str) -> None:
-        """Start an open entry's text afresh: the model call is made again."""
-        self.values += ["r", entry_id]
 
     def keep(self, field: str, entry: Record) -> None:
         """Keep the bytes that complete an unstarted call or a running tool's result, if the turn is cut."""
@@ -148,4 +144,14 @@ def stored_result(entry_id: str, call_id: str, name: str, result: ToolResult) ->
         structured=result.structured_content,
         is_error=result.is_error,
         meta=result.meta,
+    )
+
+
+def result_of(entry: Record) -> ToolResult:
+    """Return what a tool gave from its stored form."""
+    return ToolResult(
+        tuple(content_from_wire(block) for block in entry.get("content") or ()),
+        entry.get("structuredContent"),
+        entry.get("meta") or {},
+        bool(entry.get("isError")),
     )

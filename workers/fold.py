@@ -6,21 +6,33 @@ model reads them, inputs and replies with the results of their calls; and, of th
 Private fields of records that it reads (written by `workers/reply.py`, `broker/scripts/answer.lua` and the shim's answers):
 
     entryCompleted  private.reply    {"read": N, "usage": {…}}    the first record of a model's reply
-    toolCall entry  private.call     {"decision": "run|ask|client|refused", "callback": id, "text": …, "retrySafe": …}
+    checkpoint      private.draft    {"read": N, "usage": {…}}    a reply that a hook has the model write again
+    toolCall entry  private.call     {"decision": "run|ask|client|refused", "callback": id, "text": …, "retrySafe": …,
+                                      "hooked": …}
     callbackResolved private         {"outcome": "answered|closed|expired", "answer": {…}}
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from broker.protocol.content import ContentBlock, content_for_model, content_from_wire, content_text
 from broker.protocol.records import TokenUsage, ToolCall
 from broker.protocol.values import JsonValue
+from workers.checkpoints import HookLog
 
 if TYPE_CHECKING:
     from workers.models import ModelMessage
+
+
+def call_field(tool_call_id: str, *, hooked: bool) -> str:
+    """Return the open field of a call. `hooked`: one that a client's answer does not find, to put its result there.
+
+    A turn that is cut then has nothing that a hook would have withheld. No id holds a line break, so the two never meet.
+    """
+    return f"call:{chr(10) if hooked else ''}{tool_call_id}"
 
 
 @dataclass
@@ -34,10 +46,16 @@ class Call:
     callback: str | None = None
     text: str | None = None
     retry_safe: bool = False
+    hooked: bool = False
     answer: dict[str, Any] | None = None
     outcome: str | None = None
     result_entry: str | None = None
     result: dict[str, Any] | None = None
+
+    @property
+    def field(self) -> str:
+        """Under which the bytes that complete it are kept, until it starts."""
+        return call_field(self.tool_call_id, hooked=self.hooked)
 
     @property
     def started(self) -> bool:
@@ -80,12 +98,22 @@ class Reply:
 
 
 @dataclass
+class Draft:
+    """A reply that a hook had the model write again: its text, and what the model is told of it."""
+
+    position: int
+    text: str
+    feedback: str
+    told: tuple[ModelMessage, ...] | None = field(default=None, compare=False)
+
+
+@dataclass
 class History:
     """A session, folded up to `last` (the id of the last stored event; `n` its position)."""
 
     last: str = "0-0"
     n: int = 0
-    timeline: list[Input | Reply] = field(default_factory=list)
+    timeline: list[Input | Reply | Draft] = field(default_factory=list)
     grants: set[str] = field(default_factory=set)
     call_ids: set[str] = field(default_factory=set)
     turn: str | None = None
@@ -99,6 +127,7 @@ class History:
     silent_at: int = -1
     early: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Results of a starting history that came before their calls."""
+    hooks: HookLog = field(default_factory=HookLog)
 
     def apply(self, stream_id: str, record: dict[str, Any]) -> None:
         """Fold one stored record, the next one of the log. A type that this version does not know changes nothing."""
@@ -125,18 +154,24 @@ class History:
         return tuple(ToolCall(name=call.name, arguments=call.arguments) for call in self.calls.values())
 
     @property
+    def drafts(self) -> int:
+        """How often the reply that is due was written already, and is to be written again."""
+        since = takewhile(lambda item: not isinstance(item, Reply), reversed(self.timeline))
+        return sum(isinstance(item, Draft) for item in since)
+
+    @property
     def awaits_model(self) -> bool:
         """Whether there is something that the model has not answered: an input, or results of its calls."""
         if not self.timeline:
             return False
         item = self.timeline[-1]
-        return (isinstance(item, Input) or bool(item.calls)) and self._newest > self.silent_at
+        return (not isinstance(item, Reply) or bool(item.calls)) and self._newest > self.silent_at
 
     @property
     def _newest(self) -> int:
         """Position of the newest thing that a model call would read."""
         item = self.timeline[-1]
-        return item.position if isinstance(item, Input) else max(item.position, item.result_position)
+        return max(item.position, item.result_position) if isinstance(item, Reply) else item.position
 
     def note_silence(self, read: int, usage: TokenUsage) -> None:
         """The model, having read up to `read`, had nothing to say: no record shows it, and only newer things call it again."""
@@ -146,6 +181,8 @@ class History:
         self.turn, self.replies, self.usage, self.text = turn, 0, TokenUsage(), ""
         self.open_message = self.open_reasoning = None
         self.calls, self.opened_at, self.early = {}, {}, {}
+        self._drop_drafts()
+        self.hooks.begin_turn()
 
     def _added(self, entry: dict[str, Any]) -> None:
         match entry["type"]:
@@ -169,6 +206,8 @@ class History:
             self._open_reply(int(reply["read"]))
             self.replies += 1
             self.usage = self.usage + TokenUsage(**(reply.get("usage") or {}))
+        if (draft := private.get("draft")) is not None:
+            self._draft(entry["details"], draft)
         match entry["type"]:
             case "message":
                 self._message(entry, replied=reply is not None)
@@ -178,17 +217,32 @@ class History:
                 self._call(entry, private.get("call") or {})
             case "toolResult":
                 self._result(entry)
+            case "checkpoint":
+                self.hooks.note(entry)
             case _:
                 pass
 
-    def _open_reply(self, read: int) -> Reply:
+    def _place(self, item: Reply | Draft, read: int) -> None:
         """What people sent after the reply's request had read the log stands after the reply and its results."""
         at = len(self.timeline)
-        while at and isinstance(item := self.timeline[at - 1], Input) and item.position > read:
+        while at and isinstance(before := self.timeline[at - 1], Input) and before.position > read:
             at -= 1
+        self.timeline.insert(at, item)
+
+    def _open_reply(self, read: int) -> Reply:
         reply = Reply(self.n)
-        self.timeline.insert(at, reply)
+        self._drop_drafts()
+        self._place(reply, read)
         return reply
+
+    def _draft(self, details: dict[str, Any], private: dict[str, Any]) -> None:
+        self._place(Draft(self.n, details["text"], details["retry"]), int(private["read"]))
+        self.usage = self.usage + TokenUsage(**(private.get("usage") or {}))
+
+    def _drop_drafts(self) -> None:
+        """The reply that was due is there, or its turn is over: what it replaced is nothing that a model reads."""
+        if self.drafts:
+            self.timeline = [item for item in self.timeline if not isinstance(item, Draft)]
 
     def _last_reply(self) -> Reply | None:
         return next((item for item in reversed(self.timeline) if isinstance(item, Reply)), None)
@@ -226,6 +280,7 @@ class History:
             callback=decided.get("callback"),
             text=decided.get("text"),
             retry_safe=bool(decided.get("retrySafe")),
+            hooked=bool(decided.get("hooked")),
         )
         reply.calls.append(call)
         self.calls[call.tool_call_id] = call

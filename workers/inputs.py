@@ -28,10 +28,13 @@ class InputRejectedError(ValueError):
     """A session input is missing or its class refused it. The message names the field and never holds the value."""
 
 
-def input_parameters(function: Callable[..., Any]) -> dict[str, type[SessionInput]]:
-    """Return a function's parameters that are session inputs. Raises `TypeError` for one that is no SessionInput."""
+def input_parameters(function: Callable[..., Any], first: int = 0) -> dict[str, type[SessionInput]]:
+    """Return a function's parameters, from the `first` on, that are session inputs.
+
+    Raises `TypeError` for one that is no SessionInput.
+    """
     found: dict[str, type[SessionInput]] = {}
-    for name, hint in types_of(function).items():
+    for name, hint in types_of(function, first).items():
         if get_origin(hint) is Annotated and any(
             isinstance(mark, Depends) or mark is Depends for mark in get_args(hint)[1:]
         ):

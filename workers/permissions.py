@@ -80,6 +80,11 @@ def refused_text(tool_id: str) -> str:
     return f"{tool_id} was not run: the permission policy refuses it."
 
 
+def skipped_text(tool_id: str, reason: str) -> str:
+    """What the model reads of a call that a hook left out."""
+    return f"{tool_id} was not run: a hook skipped it: {reason}"
+
+
 def denied_text(tool_id: str, reason: str | None) -> str:
     """What the model reads of a call that a person denied."""
     return f"{tool_id} was not run: a person denied it{f': {reason}' if reason else ''}."

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from broker.protocol.content import TextContentBlock, content_for_model, content_from_wire
 from workers.agent import AgentDefinition
-from workers.fold import Call, History, Input, Reply
+from workers.fold import Call, Draft, History, Input, Reply
 from workers.models import (
     AssistantMessage,
     ContextNote,
@@ -56,22 +56,26 @@ async def tell_ahead(history: History) -> None:
                 await asyncio.sleep(0)
 
 
-def _kept(history: History, item: Input | Reply) -> tuple[ModelMessage, ...]:
+def _kept(history: History, item: Input | Reply | Draft) -> tuple[ModelMessage, ...]:
     """What an item tells a model: each call of the model reads it all, so what can no longer change is made once."""
     told = item.told
     if told is None:
         told = tuple(_told(item))
-        if item is not history.timeline[-1] and (isinstance(item, Input) or all(call.done for call in item.calls)):
+        if item is not history.timeline[-1] and (not isinstance(item, Reply) or all(call.done for call in item.calls)):
             item.told = told
     return told
 
 
-def _told(item: Input | Reply) -> Iterator[ModelMessage]:
+def _told(item: Input | Reply | Draft) -> Iterator[ModelMessage]:
     match item:
         case Input():
             yield from (ContextNote(shown) for each in item.context if (shown := content_for_model(each)))
             if content := content_for_model(item.content):
                 yield SystemMessage(content) if item.role == "system" else UserMessage(content)
+        case Draft():
+            if item.text:
+                yield AssistantMessage(item.text)
+            yield ContextNote((TextContentBlock(text=item.feedback),))
         case Reply() if item.text or item.calls:  # one of reasoning alone is nothing that a provider takes
             yield AssistantMessage(item.text, tuple(_asked(call) for call in item.calls))
             yield from (_result(call) for call in item.calls)

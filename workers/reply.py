@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -26,9 +26,12 @@ from broker.protocol.wire import tail
 from workers.agent import AgentDefinition
 from workers.client_tools import ClientTool
 from workers.effects import Effects, Record, error_entry
-from workers.fold import History
+from workers.fold import History, call_field
+from workers.hook_runs import CallVerdict, HookFailed, HookRuns, closing
+from workers.hook_set import BoundHook
+from workers.hooks import HookCall, HookReply, Reject, RequestApproval, Retry
 from workers.models import ModelDelta, ModelError, ModelReasoning, ModelStop, ModelText, ModelToolCall, ModelUsage
-from workers.permissions import decide, interrupted_text, refused_text
+from workers.permissions import decide, interrupted_text, refused_text, skipped_text
 from workers.toolset import Toolset
 from workers.writer import Writer
 
@@ -93,11 +96,12 @@ class _Part:
 class ReplyWriter:
     """Writes one reply. An earlier try's open entries are written into again, from their start."""
 
-    def __init__(self, writer: Writer, definition: AgentDefinition, tools: Toolset) -> None:
+    def __init__(self, writer: Writer, definition: AgentDefinition, tools: Toolset, hooks: HookRuns) -> None:
         history = writer.history
         self._writer = writer
         self._definition = definition
         self._tools = tools
+        self._hooks = hooks
         self._read = history.n
         self._message = _Part("message", history.open_message, open=False)
         self._reasoning = _Part("reasoning", history.open_reasoning, open=False)
@@ -136,9 +140,9 @@ class ReplyWriter:
         part.pieces.append(text)
         effects = Effects()
         if part.entry_id is not None:
-            if not part.open:  # an earlier try's entry: its text starts afresh
+            if not part.open:  # an earlier try's entry, or one to be written again: its text starts afresh
                 part.open = True
-                effects.restart(part.entry_id)
+                effects.write(part.entry_id, part.kind, *_around(part.entry("\x00")), "")
                 await self._writer.write(effects)
             self._writer.more_text(part.kind, part.entry_id, text)
             return
@@ -152,23 +156,42 @@ class ReplyWriter:
         await self._writer.write(effects)
 
     async def end(self) -> bool:
-        """Write the reply's end; False when the model had nothing to say, which leaves nothing in the log."""
+        """Write the reply's end; False when the model had nothing to say, which leaves nothing in the log.
+
+        Raises `HookFailed`.
+        """
         for part in (self._reasoning, self._message):
             await self._more(part, part.clean.end())
+        calls = list(self._cleaned(self._calls, self._writer.history))
+        if self._hooks.has("post_llm_call"):
+            shown = tuple(HookCall(call.id, call.name, call.arguments) for call, _ in calls)
+            match await self._hooks.after_model(HookReply(self.text, shown)):
+                case hook, Retry(feedback):
+                    await self._again(hook, feedback)
+                    return True
+                case hook, Reject(reason):
+                    await self._withdraw(hook, reason)
+                    return True
+        return await self._keep(calls)
+
+    async def _keep(self, calls: list[tuple[ModelToolCall, bool]]) -> bool:
         effects, history = Effects(), self._writer.history
-        private: Record = {"reply": {"read": self._read, "usage": _usage(self._usage)}}
+        private: Record = {"reply": self._read_and_used}
+        replaced: list[str] = []
         for part in (self._reasoning, self._message):
             if part.entry_id is None:
                 continue
             effects.completed(part.entry(part.text), private if part.open else None)
             effects.close(part.entry_id)
             private = {} if part.open else private
+            if part.clean.replaced:
+                replaced.append(part.entry_id)
         if self._message.text:
             effects.last_text(self._message.text)
         questions: list[Record] = []
-        replaced = [part.entry_id for part in (self._reasoning, self._message) if part.entry_id and part.clean.replaced]
-        for call, halves in self._cleaned(self._calls, history):
-            decided, question = self._decide(call, history)
+        for made, halves in calls:
+            call, verdict = await self._judged(made)
+            decided, question = self._decide(call, verdict, history)
             entry: Record = {
                 "type": "toolCall",
                 "id": new_id(),
@@ -179,11 +202,14 @@ class ReplyWriter:
             effects.entry(entry, {**private, "call": decided})
             private = {}
             cut = interrupted_text(entry["name"], started=False)
-            effects.keep(f"call:{call.id}", error_entry(new_id(), call.id, entry["name"], cut))
+            field = call_field(call.id, hooked="hooked" in decided)
+            effects.keep(field, error_entry(new_id(), call.id, entry["name"], cut))
             if question is not None:
                 questions.append(question)
-            if halves:
+            if halves or verdict.replaced:
                 replaced.append(entry["id"])
+        if self._hooks.record(effects, private):
+            private = {}
         for question in questions:
             effects.ask(question)
         self._notices(effects, replaced)
@@ -192,6 +218,35 @@ class ReplyWriter:
         if private:
             history.note_silence(self._read, self._usage)
         return not private
+
+    @property
+    def _read_and_used(self) -> Record:
+        return {"read": self._read, "usage": _usage(self._usage)}
+
+    async def _again(self, hook: BoundHook, feedback: str) -> None:
+        """The model writes the reply again, into the same entries; cut before it does, they are empty."""
+        effects, history = Effects(), self._writer.history
+        if history.drafts >= self._hooks.retries:
+            abandon(history, effects)
+            said = f"hook {hook.name} had the reply written again {history.drafts} times, and did not take the last one"
+            raise HookFailed(said, code="hook_retry_limit", effects=effects)
+        for part in (self._reasoning, self._message):
+            if part.entry_id is not None:
+                effects.close(part.entry_id)
+                effects.keep(part.entry_id, part.entry(""))
+        details: Record = {"retry": clean_text(feedback), "text": self.text}
+        self._hooks.decided(hook, "post_llm_call", details, {"draft": self._read_and_used})
+        self._hooks.record(effects)
+        await self._writer.write(effects)
+
+    async def _withdraw(self, hook: BoundHook, reason: str) -> None:
+        """The reply was rejected: its entries are empty, its calls are not made, and the turn only ends."""
+        effects = Effects()
+        abandon(self._writer.history, effects)
+        self._hooks.decided(hook, "post_llm_call", {"reject": clean_text(reason)}, {"reply": self._read_and_used})
+        self._hooks.record(effects)
+        closing(effects, hook, reason)
+        await self._writer.write(effects)
 
     def _notices(self, effects: Effects, replaced: Iterable[str]) -> None:
         for entry_id in replaced:
@@ -216,7 +271,14 @@ class ReplyWriter:
                 arguments, malformed = _arguments(call)
             yield ModelToolCall(call_id, name, arguments, malformed), bool(replaced)
 
-    def _decide(self, call: ModelToolCall, history: History) -> tuple[Record, Record | None]:
+    async def _judged(self, call: ModelToolCall) -> tuple[ModelToolCall, CallVerdict]:
+        """A call with the arguments that the hooks leave it, and what they say of it; they are shown what could run."""
+        if call.malformed or not self._hooks.has("pre_tool_call") or self._tools.find(call.name) is None:
+            return call, CallVerdict(call.arguments)
+        verdict = await self._hooks.before_call(HookCall(call.id, call.name, call.arguments), self.text)
+        return replace(call, arguments=verdict.arguments), verdict
+
+    def _decide(self, call: ModelToolCall, verdict: CallVerdict, history: History) -> tuple[Record, Record | None]:
         """What to do with a call, and the question it raises. Written with it, and never decided again."""
         known = self._tools.find(call.name)
         if known is None:
@@ -224,21 +286,43 @@ class ReplyWriter:
             return {"decision": "refused", "text": f"There is no tool {call.name[:80]!r}. Known tools: {listed}."}, None
         if call.malformed:
             return {"decision": "refused", "text": f"The arguments of {known.id} are no valid JSON."}, None
+        if verdict.skipped is not None:
+            return {"decision": "refused", "text": skipped_text(known.id, verdict.skipped)}, None
         mode, policy = self._definition.permission_mode, self._definition.permission_policy
         decision = decide(known.id, mode, policy, history.grants)
         if decision == "refused":
             return {"decision": "refused", "text": refused_text(known.id)}, None
         callback, now = new_id(), datetime.now(UTC)
         retry_safe = False if isinstance(known, ClientTool) else known.retry_safe
-        if decision == "ask":
+        hooked: Record = {}
+        if isinstance(known, ClientTool) and self._hooks.has("post_tool_call"):
+            hooked = {"hooked": True}
+        if decision == "ask" or verdict.asked is not None:
             tool = ApprovalTool(id=known.id, name=known.name, description=known.description or None)
-            request = ApprovalRequest(tool=tool, tool_call_id=call.id, arguments=call.arguments)
-            question = approval_to_wire(callback, request, now)
-            return {"decision": "ask", "callback": callback, "retrySafe": retry_safe}, question
+            request = ApprovalRequest(
+                tool=tool, tool_call_id=call.id, arguments=call.arguments, from_hook=verdict.asked is not None
+            )
+            question = approval_to_wire(callback, request, now, approval_title(known.name, verdict.asked))
+            return {"decision": "ask", "callback": callback, "retrySafe": retry_safe, **hooked}, question
         if isinstance(known, ClientTool):
             asked = ClientToolCall(tool_call_id=call.id, name=known.id, arguments=call.arguments)
-            return {"decision": "client", "callback": callback}, client_call_to_wire(callback, asked, now)
+            return {"decision": "client", "callback": callback, **hooked}, client_call_to_wire(callback, asked, now)
         return {"decision": "run", "retrySafe": retry_safe}, None
+
+
+def abandon(history: History, effects: Effects) -> None:
+    """Complete what a reply opened and will not write: without content."""
+    for kind, entry_id in (("reasoning", history.open_reasoning), ("message", history.open_message)):
+        if entry_id is not None:
+            effects.completed(_Part(kind, entry_id, open=False).entry(""))
+            effects.close(entry_id)
+
+
+def approval_title(name: str, asked: RequestApproval | None) -> str | None:
+    """The title of a question that a hook gave a reason for; None is the usual one."""
+    if asked is None or asked.reason is None:
+        return None
+    return clean_text(f"Allow {name}? {asked.reason}")
 
 
 def _arguments(call: ModelToolCall) -> tuple[JsonValue, bool]:

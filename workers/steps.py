@@ -3,7 +3,7 @@
 ```
             ┌────────────── results, inputs ──────────────┐
             ▼                                             │
-   start ─ CallModel ── reply without calls ── Finish     │
+   start ─ CallModel ── reply without calls ── Finish     │     OpenTurn before the first CallModel, if hooks want it
                 │                                         │
                 └─ reply with calls ── RunTools ── all results
                                      ├ FailLost   a started tool lost its worker
@@ -18,6 +18,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from workers.fold import Call, History
+
+
+@dataclass(frozen=True)
+class OpenTurn:
+    """Ask the hooks, before the first model call, whether there is to be one."""
 
 
 @dataclass(frozen=True)
@@ -53,14 +58,19 @@ class Park:
 class Finish:
     """The turn is done."""
 
-    stop_reason: Literal["iteration_limit"] | None = None
+    stop_reason: Literal["iteration_limit", "skipped"] | None = None
 
 
-Step = CallModel | RunTools | FailLost | Wait | Park | Finish
+Step = OpenTurn | CallModel | RunTools | FailLost | Wait | Park | Finish
 
 
-def next_step(history: History, running: frozenset[str], max_iterations: int | None = None) -> Step:
-    """Return the next step. `running` holds the tool_call_ids that this run has started: empty after begin."""
+def next_step(
+    history: History, running: frozenset[str], max_iterations: int | None = None, *, opening: bool = False
+) -> Step:
+    """Return the next step. `running` holds the tool_call_ids that this run has started: empty after begin.
+
+    `opening`: the agent has hooks that a turn begins with.
+    """
     pending = [call for call in history.calls.values() if not call.done]
     lost = [call for call in pending if call.started and call.tool_call_id not in running and not call.retry_safe]
     if lost:
@@ -70,8 +80,12 @@ def next_step(history: History, running: frozenset[str], max_iterations: int | N
         return RunTools(tuple(ready))
     if pending:
         return Wait() if running else Park()
+    if history.hooks.closed:
+        return Finish("skipped")
     if not history.awaits_model:
         return Finish()
+    if opening and not history.hooks.opened and not history.replies:
+        return OpenTurn()
     if max_iterations is not None and history.replies >= max_iterations:
         return Finish("iteration_limit")
     return CallModel()

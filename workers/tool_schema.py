@@ -13,13 +13,13 @@ from pydantic.errors import PydanticUserError
 from broker.protocol.values import JsonValue, dumps
 
 
-def types_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the types of a function's parameters by name, `Any` for those without an annotation.
+def types_of(function: Callable[..., Any], first: int = 0) -> dict[str, Any]:
+    """Return the types of a function's parameters by name, from the `first` on; `Any` for those without an annotation.
 
     What it returns is not looked at: its name may exist for type checkers only. Raises `TypeError` for an unknown name.
     """
-    annotations = {name: parameter.annotation for name, parameter in inspect.signature(function).parameters.items()}
-    return {name: _evaluated(function, name, said) for name, said in annotations.items()}
+    parameters = list(inspect.signature(function).parameters.values())[first:]
+    return {parameter.name: _evaluated(function, parameter.name, parameter.annotation) for parameter in parameters}
 
 
 def returned_type(function: Callable[..., Any]) -> Any:

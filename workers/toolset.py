@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from workers.client_tools import ClientTool
 from workers.models import ToolSpec
-from workers.tools import RunnableTool
+from workers.tools import RunnableTool, Tool, tool
 
 AnyTool = RunnableTool | ClientTool
+
+
+def as_tools(tools: Any, place: str) -> tuple[AnyTool, ...]:
+    """Return tools and functions as tools. Raises `TypeError` naming the place for what is neither."""
+    if isinstance(tools, (Tool, ClientTool, str)) or not isinstance(tools, Iterable):
+        raise TypeError(f"{place} must be a sequence of tools, not {type(tools).__name__}")
+    made: list[AnyTool] = []
+    for at, item in enumerate(tools):
+        if isinstance(item, (Tool, ClientTool)):
+            made.append(item)
+        elif inspect.isroutine(item):
+            made.append(tool(item))
+        else:
+            raise TypeError(f"{place}[{at}] must be a tool, a client tool or a function, not {type(item).__name__}")
+    return tuple(made)
 
 
 class Toolset:
@@ -31,6 +48,10 @@ class Toolset:
         if other is not None and not (isinstance(item, ClientTool) and isinstance(other, ClientTool)):
             raise ValueError(f"tools: two tools have the id {item.id!r}; give one of them name=")
         self._by_id[item.id] = item
+
+    def has(self, tool_id: str) -> bool:
+        """Whether there is a tool of this full id."""
+        return tool_id in self._by_id
 
     def find(self, tool_id: str) -> AnyTool | None:
         """Return the tool of a full id, or of a name that the model wrote without its namespace; None if there is none.

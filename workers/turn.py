@@ -22,14 +22,16 @@ from broker.protocol.values import watch_replaced
 from broker.runs import Begun
 from workers.agent import AgentDefinition
 from workers.client_tools import ClientTool
-from workers.effects import Effects, Record, error_entry, result_entry, stored_result
+from workers.effects import Effects, Record, error_entry, result_entry, result_of, stored_result
 from workers.fold import Call, History
+from workers.hook_runs import HookFailed, HookRuns, TurnFacts
+from workers.hooks import HookCall
 from workers.models import ModelError, until_silent
 from workers.permissions import denied_text, expired_text, interrupted_text, lost_text
 from workers.prompt import build_request, tell_ahead
-from workers.reply import ReplyWriter
-from workers.steps import CallModel, FailLost, Finish, Park, RunTools, Wait, next_step
-from workers.tools import RunnableTool, error_result
+from workers.reply import ReplyWriter, abandon
+from workers.steps import CallModel, FailLost, Finish, OpenTurn, Park, RunTools, Wait, next_step
+from workers.tools import RunnableTool, ToolResult
 from workers.writer import Writer
 
 log = structlog.get_logger("turnstream.turn")
@@ -61,6 +63,10 @@ class TurnRun:
         self._writer = Writer(context.broker, context.session_id, context.turn_id, context.fence, history)
         self._running: dict[str, asyncio.Task[None]] = {}
         self._tools = context.definition.toolset()
+        facts = TurnFacts(context.session_id, context.turn_id, context.definition.name, context.inputs)
+        self._hooks = HookRuns(
+            context.definition.hooks, facts, lambda: self.history, retries=context.broker.settings.hook_retries
+        )
         self._cut_text = ""  # of the message that a failed model call leaves behind
 
     @property
@@ -78,11 +84,17 @@ class TurnRun:
                 outcome = await self._step()
                 if outcome is not None:
                     return outcome
+        except HookFailed as failed:
+            await self._stop_calls()
+            return await self._fail(failed.error, failed.effects)
         finally:
-            for task in self._running.values():
-                task.cancel()
-            await asyncio.gather(*self._running.values(), return_exceptions=True)
+            await self._stop_calls()
             await self._writer.close()
+
+    async def _stop_calls(self) -> None:
+        for task in self._running.values():
+            task.cancel()
+        await asyncio.gather(*self._running.values(), return_exceptions=True)
 
     async def _step(self) -> Outcome | None:
         self._reap()
@@ -90,7 +102,10 @@ class TurnRun:
             self.news.clear()
             await self._writer.catch_up()
         definition = self.context.definition
-        match next_step(self.history, frozenset(self._running), definition.max_iterations):
+        opening = self._hooks.has("pre_agent_turn")
+        match next_step(self.history, frozenset(self._running), definition.max_iterations, opening=opening):
+            case OpenTurn():
+                await self._writer.write(await self._hooks.open_turn())
             case CallModel():
                 return await self._call_model()
             case RunTools(calls):
@@ -112,11 +127,16 @@ class TurnRun:
                     return "parked"
                 await self._writer.catch_up()
             case Finish(stop_reason):
-                history = self.history
-                state = completed_to_wire(history.text, history.tool_calls, stop_reason, history.usage)
-                if await self._writer.finish(state):
-                    return "ended"
-                await self._writer.catch_up()
+                return await self._finish(stop_reason)
+        return None
+
+    async def _finish(self, stop_reason: str | None) -> Outcome | None:
+        effects, history = await self._hooks.close_turn(), self.history
+        state = completed_to_wire(history.text, history.tool_calls, stop_reason, history.usage)
+        if await self._writer.finish(state, effects, regardless=stop_reason == "skipped"):
+            return "ended"
+        self._hooks.forget()
+        await self._writer.catch_up()
         return None
 
     async def _wait(self) -> None:
@@ -137,6 +157,13 @@ class TurnRun:
 
     async def _call_model(self) -> Outcome | None:
         """Ask the model, again with back-off while that may help; a call that fails for good ends the turn."""
+        skipped = await self._hooks.before_model()
+        if skipped is not None:
+            effects = Effects()
+            abandon(self.history, effects)
+            effects.extend(skipped)
+            await self._writer.write(effects)
+            return None
         attempts = self.context.broker.settings.model_attempts
         for attempt in range(1, attempts + 1):
             try:
@@ -154,7 +181,7 @@ class TurnRun:
         definition, customization = self.context.definition, self.context.customization
         model = definition.model_for(customization)
         await tell_ahead(self.history)
-        reply = ReplyWriter(self._writer, definition, self._tools)
+        reply = ReplyWriter(self._writer, definition, self._tools, self._hooks)
         try:
             request = build_request(definition, customization, self._tools, self.history)
             async for delta in until_silent(model.stream(request), self.context.broker.settings.model_timeout):
@@ -169,9 +196,10 @@ class TurnRun:
         """End the turn as failed, whatever came since. Raises as `run` does."""
         await self._fail(error)
 
-    async def _fail(self, error: ProtocolError) -> Outcome:
-        text = self._cut_text or self.history.text
-        await self._writer.finish(failed_to_wire(error, text), regardless=True)
+    async def _fail(self, error: ProtocolError, effects: Effects | None = None) -> Outcome:
+        """End the turn as failed, after these effects, which withdraw what the model was writing."""
+        text = (None if effects else self._cut_text) or self.history.text
+        await self._writer.finish(failed_to_wire(error, text), effects, regardless=True)
         return "ended"
 
     # Tool calls.
@@ -179,9 +207,14 @@ class TurnRun:
     async def _run_call(self, call: Call) -> None:
         """Run a call, or write down what was decided or answered about it."""
         tool = self._tools.find(call.name)
-        settled = self._settled(call, tool)
+        settled, answer = self._settled(call, tool), call.answer or {}
         if settled is not None:
-            await self._write_result(call, settled, replaced=bool((call.answer or {}).get("replaced")))
+            replaced = bool(answer.get("replaced"))
+            answered = tool is not None and call.outcome == "answered" and answer.get("type") == "clientTool"
+            if answered and self._hooks.has("post_tool_call"):
+                await self._conclude(call, settled["id"], result_of(settled), replaced=replaced)
+            else:
+                await self._write_result(call, settled, replaced=replaced)
         elif isinstance(tool, ClientTool):
             await self._ask_client(call)
         elif tool is not None:
@@ -213,16 +246,32 @@ class TurnRun:
             case _:
                 return error(interrupted_text(call.name, started=False))
 
-    async def _write_result(self, call: Call, entry: Record, *, replaced: bool = False) -> None:
+    async def _conclude(self, call: Call, entry_id: str, result: ToolResult, *, replaced: bool = False) -> None:
+        """Write a call's result as the hooks leave it."""
+        shown = HookCall(call.tool_call_id, call.name, call.arguments)
+        with watch_replaced() as halves:
+            async with self._hooks.after_call(shown, result) as (left, effects):
+                try:
+                    entry = stored_result(entry_id, call.tool_call_id, call.name, left)
+                except ValueError as bad:
+                    said = f"The result of {call.name} cannot be stored: {bad}"
+                    entry = error_entry(entry_id, call.tool_call_id, call.name, said)
+                await self._write_result(call, entry, effects, replaced=replaced or bool(halves))
+
+    async def _write_result(
+        self, call: Call, entry: Record, kept: Effects | None = None, *, replaced: bool = False
+    ) -> None:
         effects = Effects()
         if call.started:
             effects.completed(entry)
         else:
             effects.entry(entry)
-        effects.close(f"call:{call.tool_call_id}")
+        effects.close(call.field)
         effects.close(entry["id"])
         if replaced:
             effects.replaced(entry["id"], f"The result of {call.name}")
+        if kept is not None:
+            effects.extend(kept)
         await self._writer.write(effects)
 
     async def _ask_client(self, call: Call) -> None:
@@ -237,23 +286,14 @@ class TurnRun:
         if not call.started:
             effects = Effects()
             effects.event({"type": "entryAdded", "entry": result_entry(entry_id, call.tool_call_id, call.name)})
-            effects.close(f"call:{call.tool_call_id}")
+            effects.close(call.field)
             cut = interrupted_text(call.name, started=True)
             effects.keep(entry_id, error_entry(entry_id, call.tool_call_id, call.name, cut))
             await self._writer.write(effects)
         limit = self.context.broker.settings.tool_timeout
         with watch_replaced() as replaced:
             result = await tool.call(call.arguments, self.context.inputs, limit)
-            try:
-                entry = stored_result(entry_id, call.tool_call_id, call.name, result)
-            except ValueError as bad:
-                entry = stored_result(
-                    entry_id,
-                    call.tool_call_id,
-                    call.name,
-                    error_result(f"The result of {call.name} cannot be stored: {bad}"),
-                )
-        await self._write_result(call, entry, replaced=bool(replaced))
+        await self._conclude(call, entry_id, result, replaced=bool(replaced))
 
 
 async def start_run(context: RunContext, begun: Begun, history: History) -> TurnRun:

@@ -131,10 +131,13 @@ class Writer:
         await self.flush()
         return await runs.park(self._broker, self._stamp(), budget=self._budget)
 
-    async def finish(self, state: Record, *, regardless: bool = False) -> bool:
-        """End the turn; False when there is news to fold first. `regardless`: a failure ends it whatever came."""
+    async def finish(self, state: Record, effects: Effects | None = None, *, regardless: bool = False) -> bool:
+        """End the turn, after these effects; False when there is news to fold first, and nothing was written.
+
+        `regardless`: a failure, or a hook, ends it whatever came.
+        """
         await self.flush()
-        effects = Effects()
+        effects = effects or Effects()
         ended = effects.stored({"type": "turnEnded", "state": state})
         stamp = self._stamp()
         if regardless:

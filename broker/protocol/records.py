@@ -90,7 +90,7 @@ class Blocked(_Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Completed(_Record, Generic[T]):
-    """The turn is done. `output` is its text, or that text parsed.
+    """The turn is done. `output` is its text, or that text parsed; None of a turn that a hook skipped.
 
     `tool_calls` has every call in order, also denied and failed ones. `usage` sums the tokens of its model calls.
     """
@@ -205,7 +205,7 @@ def state_from_wire(raw: dict[str, Any], *, session_id: str, turn_id: str, curso
                 usage = raw.get("usage") or {}
                 return Completed(
                     **common,
-                    output=common["text"],
+                    output=None if raw.get("stopReason") == "skipped" else common["text"],
                     tool_calls=tuple(
                         ToolCall(name=call["name"], arguments=call.get("arguments"))
                         for call in raw.get("toolCalls") or ()
@@ -240,7 +240,7 @@ def _short(error: str) -> str:
 
 def parse_output(record: TurnState[Any], output_type: type[BaseModel] | None) -> TurnState[Any]:
     """Return the record with its text parsed as `output`; a mismatch is an `InvalidOutput`, never an exception."""
-    if output_type is None or not isinstance(record, Completed):
+    if output_type is None or not isinstance(record, Completed) or record.stop_reason == "skipped":
         return record
     output: object
     try:

@@ -67,6 +67,14 @@ def test_a_completed_turn_survives_the_round_trip() -> None:
     assert not {"session_id", "sessionId", "turnId", "cursor"} & wire.keys()
 
 
+def test_a_skipped_turn_has_no_output_and_nothing_is_parsed() -> None:
+    wire = completed_to_wire("so far", (), "skipped", TokenUsage())
+    record = state_from_wire(back(wire), **IDS)
+
+    assert record == Completed(**IDS, text="so far", output=None, stop_reason="skipped")
+    assert parse_output(record, City) is record
+
+
 @pytest.mark.parametrize("cause", ["interrupted", "cancelled", "lifetime_limit", "idle_limit"])
 def test_an_interrupted_turn_names_its_cause(cause: Any) -> None:
     assert state_from_wire({"type": "interrupted", "cause": cause, "text": "so far"}, **IDS) == Interrupted(

@@ -62,6 +62,16 @@ class Told:
             private = {}
         return self
 
+    def checkpoint(self, point: str, hook: str = "h", private: Record | None = None, **details: Any) -> Told:
+        """A hook's checkpoint."""
+        entry = {"type": "checkpoint", "id": f"k{len(self.records)}", "message": f"hook:{hook}:{point}"}
+        return self.entry({**entry, "details": details}, **(private or {}))
+
+    def draft(self, said: str, feedback: str, read: int | None = None) -> Told:
+        """A reply that a hook has the model write again."""
+        drafted = {"read": len(self.records) if read is None else read, "usage": {"total_tokens": 1}}
+        return self.checkpoint("post_llm_call", private={"draft": drafted}, retry=feedback, text=said)
+
     def started(self, call: str) -> Told:
         """A tool starts."""
         return self.added({"type": "toolResult", "id": f"r{call}", "toolCallId": call, "name": "client.t"})

@@ -12,8 +12,7 @@ import api_shim as agents
 from broker.protocol.errors import SdkError
 from workers.agent import AgentDefinition, SessionAgentCustomization
 from workers.client_tools import client_tool
-from workers.hooks import Hook, Subagent
-from workers.models import ModelRequest
+from workers.hooks import Subagent
 from workers.permissions import PermissionPolicy, PermissionRule
 from workers.scripted import ScriptedModel, register_scripted
 from workers.tools import tool
@@ -169,8 +168,6 @@ def test_a_decorator_that_decorated_nothing_is_no_tool(undecorated: Any) -> None
 @pytest.mark.parametrize(
     ("argument", "value"),
     [
-        ("hooks", Hook()),
-        ("guardrails", Hook()),
         ("subagents", Subagent(name="a", description="b")),
         ("mcps", "https://example.org"),
         ("connectors", "notion"),
@@ -219,13 +216,3 @@ def test_a_customization_changes_nothing_by_itself() -> None:
     assert SessionAgentCustomization() == SessionAgentCustomization(
         additional_instructions="", model=None, reasoning_effort=None
     )
-
-
-async def test_the_points_of_a_hook_do_nothing_until_they_are_overridden() -> None:
-    hook = Hook()
-    points = [
-        hook.pre_agent_turn, hook.pre_llm_call, hook.post_llm_call,
-        hook.post_agent_turn, hook.pre_tool_call, hook.post_tool_call,
-    ]  # fmt: skip
-
-    assert [await point(ModelRequest(())) for point in points] == [None] * 6

@@ -10,19 +10,23 @@ from histories import TURN, Told, text
 
 from broker.protocol.content import content_text
 from broker.protocol.records import TokenUsage, ToolCall
-from workers.fold import History, Input, Reply
+from workers.fold import Draft, History, Input, Reply
 
 ASK: Final = {"decision": "ask", "callback": "q"}
 
 
 def shape(history: History) -> list[object]:
-    """The timeline in short: inputs as their text, replies as (text, their calls)."""
-    return [
-        content_text(item.content)
-        if isinstance(item, Input)
-        else (item.text, *(call.tool_call_id for call in item.calls))
-        for item in history.timeline
-    ]
+    """The timeline in short: inputs as their text, replies as (text, their calls), drafts as a list of text and feedback."""
+    short: list[object] = []
+    for item in history.timeline:
+        match item:
+            case Input():
+                short.append(content_text(item.content))
+            case Draft():
+                short.append([item.text, item.feedback])
+            case Reply():
+                short.append((item.text, *(call.tool_call_id for call in item.calls)))
+    return short
 
 
 def test_a_conversation() -> None:
@@ -275,3 +279,54 @@ def test_the_fold_does_not_change_the_records(tell: Callable[[Told], Told]) -> N
     first, second = tell(Told()), tell(Told())
 
     assert first.records == second.records
+
+
+# Hooks.
+
+
+def test_drafts_stand_where_they_were_read_and_go_with_the_reply() -> None:
+    told = Told().user("hi")
+    read = len(told.records)
+    told.user("are you there?").draft("bad", "do better", read=read)
+    assert shape(told.history) == ["hi", ["bad", "do better"], "are you there?"]
+    told.draft("worse", "better, I said")
+    assert shape(told.history) == ["hi", ["bad", "do better"], "are you there?", ["worse", "better, I said"]]
+    assert (told.history.drafts, told.history.replies, told.history.usage.total_tokens) == (2, 0, 2)
+    assert told.history.awaits_model
+
+    told.reply("good")
+    assert shape(told.history) == ["hi", "are you there?", ("good",)]
+    assert (told.history.drafts, told.history.replies, told.history.usage.total_tokens) == (0, 1, 3)
+
+
+def test_drafts_go_with_their_turn() -> None:
+    told = Told().user("hi").draft("bad", "do better").next_turn().user("again")
+
+    assert shape(told.history) == ["hi", "again"]
+
+
+def test_what_hooks_keep_outlives_a_turn_and_what_they_decided_does_not() -> None:
+    told = Told().user("hi").checkpoint("pre_agent_turn", state={"seen": 1}).checkpoint("pre_llm_call", skip="no")
+    assert (told.history.hooks.opened, told.history.hooks.closed) == (True, True)
+
+    told.next_turn().user("again")
+    assert (told.history.hooks.opened, told.history.hooks.closed) == (False, False)
+    assert told.history.hooks.kept == {"h": {"seen": 1}}
+    told.checkpoint("post_agent_turn", hook="a.b", state=None)
+    assert told.history.hooks.kept == {"h": {"seen": 1}, "a.b": None}
+
+
+def test_a_rejected_reply_is_a_reply_that_says_nothing() -> None:
+    told = Told().user("hi").checkpoint("post_llm_call", private={"reply": {"read": 2, "usage": {}}}, reject="no")
+
+    assert shape(told.history) == ["hi", ("",)]
+    assert (told.history.replies, told.history.hooks.closed) == (1, True)
+
+
+def test_an_imported_snapshot_is_no_hook_s() -> None:
+    told = Told(turn=None).checkpoint("pre_agent_turn", state={"admin": True}, skip="all")
+    told.entry({"type": "checkpoint", "id": "s", "taskName": "x", "snapshotType": "y", "value": 1})
+    told.turn = TURN
+    told.entry({"type": "checkpoint", "id": "t", "message": None, "details": {"state": 1}})
+
+    assert (told.history.hooks.kept, told.history.hooks.closed) == ({}, False)

@@ -259,3 +259,14 @@ def test_arguments_are_shown_as_they_were_made() -> None:
     _, assistant, _ = messages(told.history)
 
     assert assistant == AssistantMessage("", (RequestedCall("a", "client.t", {"n": [1, None]}),))
+
+
+def test_a_draft_is_read_with_what_was_said_of_it() -> None:
+    told = Told().user("hi").draft("bad", "do better").draft("", "say something")
+
+    assert request(told.history) == [
+        ("user", "hi"),
+        ("assistant", "bad"),
+        ("context", "do better"),
+        ("context", "say something"),
+    ]

@@ -6,7 +6,7 @@ from typing import Any
 
 import holders
 import pytest
-from turns import add, call, text_of, writer_for
+from turns import add, call, no_hooks, text_of, writer_for
 
 from broker import transitions
 from broker.broker import Broker
@@ -44,7 +44,7 @@ async def begun(broker: Broker, **options: Any) -> tuple[holders.Holder, Writer,
     holder = await holders.running(broker)
     writer = await writer_for(broker, holder)
     made = definition(**options)
-    return holder, writer, ReplyWriter(writer, made, made.toolset())
+    return holder, writer, ReplyWriter(writer, made, made.toolset(), no_hooks(writer))
 
 
 async def reply(broker: Broker, *deltas: Any, **options: Any) -> tuple[holders.Holder, Writer, list[holders.Record]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from histories import Told
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workers.fold import Call, History
-from workers.steps import CallModel, FailLost, Finish, Park, RunTools, Step, Wait, next_step
+from workers.steps import CallModel, FailLost, Finish, OpenTurn, Park, RunTools, Step, Wait, next_step
 
 ASK: Final = {"decision": "ask", "callback": "q"}
 CLIENT: Final = {"decision": "client", "callback": "q"}
@@ -124,6 +124,40 @@ def test_a_model_with_nothing_to_say_is_not_asked_again() -> None:
     assert next_step(told.user("hello?").history, frozenset()) == CallModel()
 
 
+# Hooks.
+
+
+def test_a_turn_is_opened_once_before_its_first_model_call() -> None:
+    told = Told().user("hi")
+    assert next_step(told.history, frozenset(), opening=True) == OpenTurn()
+    assert next_step(told.history, frozenset()) == CallModel()
+
+    told.checkpoint("pre_agent_turn")
+    assert next_step(told.history, frozenset(), opening=True) == CallModel()
+    told.next_turn().user("again")
+    assert next_step(told.history, frozenset(), opening=True) == OpenTurn()
+
+
+def test_a_turn_that_has_begun_without_such_a_hook_is_not_opened_later() -> None:
+    """The agent was deployed anew while the turn was parked."""
+    told = Told().user("hi").reply("", "a").result("a")
+
+    assert next_step(told.history, frozenset(), opening=True) == CallModel()
+
+
+@pytest.mark.parametrize("said", [{"skip": "no"}, {"reject": "no"}])
+def test_a_turn_that_a_hook_closed_only_ends(said: dict[str, Any]) -> None:
+    told = Told().user("hi").checkpoint("pre_llm_call", **said).user("more")
+
+    assert next_step(told.history, frozenset(), 1, opening=True) == Finish("skipped")
+
+
+def test_a_draft_is_written_again() -> None:
+    told = Told().user("hi").reply("", "a").result("a").draft("bad", "do better")
+
+    assert next_step(told.history, frozenset(), 2) == CallModel()
+
+
 # Rules for every history.
 
 CALL_IDS: Final = ("a", "b", "c")
@@ -140,6 +174,8 @@ def told_histories(draw: st.DrawFn) -> tuple[History, frozenset[str]]:
         moves: list[Callable[[], object]] = [lambda: told.user("more")]
         if not open_:
             moves += [lambda: told.reply("said"), lambda: _draw_reply(draw, told, fresh)]
+            moves += [lambda: told.draft("bad", "do better", read=draw(st.integers(0, len(told.records))))]
+            moves += [lambda: told.checkpoint(draw(st.sampled_from(["pre_agent_turn", "pre_llm_call"])))]
         for call in open_:
             moves += _moves(told, call, running)
         draw(st.sampled_from(moves))()

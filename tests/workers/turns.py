@@ -13,10 +13,13 @@ from eventually import eventually
 from broker import transitions
 from broker.broker import Broker
 from broker.protocol.callbacks import AllowApproval, answer_to_wire
+from broker.protocol.content import content_text
 from broker.protocol.wire import entry_tail, resolved_tail
 from workers.agent import AgentDefinition
 from workers.fold import History
-from workers.models import ModelDelta, ModelError, ModelRequest, ModelStop, ModelText, ModelToolCall
+from workers.hook_runs import HookRuns, TurnFacts
+from workers.hook_set import HookSet
+from workers.models import AssistantMessage, ModelDelta, ModelError, ModelRequest, ModelStop, ModelText, ModelToolCall
 from workers.scripted import replies_so_far
 from workers.tools import tool
 from workers.worker import TurnWorker
@@ -98,6 +101,10 @@ class Stage:
         self.turn = got.turn
         return self.turn
 
+    async def interrupt(self) -> None:
+        """Interrupt the turn."""
+        assert await transitions.interrupt(self.broker, self.session_id, self.turn) is None
+
     async def state(self) -> str:
         """The turn's job: queued, running, parked, or "" when it has ended."""
         return (await holders.fields(self.broker, self.session_id, "job"))[0] or ""
@@ -125,6 +132,15 @@ class Stage:
     async def results(self) -> dict[str, str]:
         """The text of each call's result."""
         return {entry["toolCallId"]: text_of(entry) for entry in await self.entries("toolResult")}
+
+    async def checkpoints(self) -> list[tuple[str, Any]]:
+        """What each checkpoint says."""
+        return [(entry["message"], entry["details"]) for entry in await self.entries("checkpoint")]
+
+    async def notices(self) -> list[tuple[str, str, str]]:
+        """Level, source and message of each notice."""
+        found = [record for record in await self.records() if record["type"] == "notice"]
+        return [(record["level"], record["source"], record["message"]) for record in found]
 
     async def callbacks(self, count: int = 1) -> list[str]:
         """Wait until so many questions are open, and return their ids in the order of their opening."""
@@ -158,6 +174,15 @@ def text_of(entry: dict[str, Any]) -> str:
     return "".join(block.get("text", "") for block in entry["content"])
 
 
+def read(request: ModelRequest) -> list[tuple[str, str]]:
+    """A request's messages: the kind of each, and its text."""
+    said = []
+    for message in request.messages:
+        text = message.text if isinstance(message, AssistantMessage) else content_text(message.content)
+        said.append((type(message).__name__, text))
+    return said
+
+
 @asynccontextmanager
 async def working(
     broker: Broker, definition: AgentDefinition, *, slots: int | None = None
@@ -179,6 +204,11 @@ async def staged(broker: Broker, model: Any, *tools: Any, **options: Any) -> Asy
     definition = AgentDefinition(model=model, name="agent", tools=tools, **options)
     async with working(broker, definition) as worker:
         yield Stage(broker, worker, await holders.open_session(broker))
+
+
+def no_hooks(writer: Writer) -> HookRuns:
+    """What a run of an agent without hooks has."""
+    return HookRuns(HookSet(), TurnFacts("", "", "agent", {}), lambda: writer.history)
 
 
 async def writer_for(broker: Broker, holder: holders.Holder) -> Writer:

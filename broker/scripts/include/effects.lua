@@ -1,9 +1,9 @@
 -- effects: what one write of a worker does, in its order, from ARGV[first] on:
 --   e tail                    a stored event of the turn
---   w entry kind before after text   a message or reasoning opens: its event was just emitted; these bytes complete it
+--   w entry kind before after text   a message or reasoning opens, its event was just emitted, or its text starts afresh: the
+--                             model call was made again; these bytes complete it
 --   d entry text tail         more text of the open message: kept, and published as a delta
 --   t entry text              more text of open reasoning: kept, never published
---   r entry                   the model call was made again: the entry's text starts afresh
 --   o field bytes             the bytes that complete an unstarted call or a running tool's result, if cut now
 --   c field                   closed: its completion was just emitted
 --   l text                    the turn's last assistant text, as JSON
@@ -25,7 +25,6 @@ local EFFECTS = {
     emit_delta(s, s.turn, ARGV[i + 2])
   end},
   t = {2, function(s, i) redis.call('APPEND', text_key(s, ARGV[i]), ARGV[i + 1]) end},
-  r = {1, function(s, i) redis.call('SET', text_key(s, ARGV[i]), '') end},
   o = {2, function(s, i) keep_open(s, i, ARGV[i], ARGV[i + 1]) end},
   c = {1, function(s, i)
     redis.call('HDEL', s.open, ARGV[i])
