@@ -158,7 +158,7 @@ class HookRuns:
                 shown = HookCall(call.id, call.name, copy.deepcopy(call.arguments))
                 verdict = await self._run(hook, "post_tool_call", shown, copy.deepcopy(result))
                 if isinstance(verdict, Reject):
-                    result = error_result(f"The result of {call.name} was withheld: {verdict.reason}")
+                    result = error_result(f"The result of {call.name} was withheld: {verdict.reason}.")
                     break
                 if verdict is not None:
                     result = self._result(hook, verdict)

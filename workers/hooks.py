@@ -159,8 +159,9 @@ class Hook:
     code `hook_failed`. Hooks run in their order, guardrails (`Agent(guardrails=[…])`) first.
 
     `name` names the hook in the log, by default its class; `tools` are tools that the agent has through it. A nested class
-    `State`, a pydantic model whose fields all have defaults, is kept across turns and workers as `ctx.state`. A change counts
-    together with the step that it was made in: what a crash or an interrupt cuts off is not kept.
+    `State`, a pydantic model whose fields all have defaults, is kept across turns and workers as `ctx.state`; readers of the
+    session's events see it, the model does not. A change counts together with the step that it was made in: what a crash or an
+    interrupt cuts off is not kept, and when a worker is lost before a step is written, that step's points run again.
     """
 
     name: str | None = None

@@ -82,7 +82,7 @@ def refused_text(tool_id: str) -> str:
 
 def skipped_text(tool_id: str, reason: str) -> str:
     """What the model reads of a call that a hook left out."""
-    return f"{tool_id} was not run: a hook skipped it: {reason}"
+    return f"{tool_id} was not run: a hook skipped it: {reason}."
 
 
 def denied_text(tool_id: str, reason: str | None) -> str:

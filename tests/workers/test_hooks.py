@@ -206,7 +206,7 @@ async def test_a_skipped_call_keeps_the_model_s_arguments(broker: Broker) -> Non
 
     assert [entry["arguments"] for entry in await stage.entries("toolCall")] == [{"a": 2, "b": 4}, {"a": 5, "b": 2}]
     assert [made["arguments"] for made in state["toolCalls"]] == [{"a": 2, "b": 4}, {"a": 5, "b": 2}]
-    assert await stage.results() == {"a": "6", "b": "client.add was not run: a hook skipped it: too large"}
+    assert await stage.results() == {"a": "6", "b": "client.add was not run: a hook skipped it: too large."}
     assert {entry["toolCallId"]: entry["isError"] for entry in await stage.entries("toolResult")} == {
         "a": False, "b": True
     }  # fmt: skip
@@ -346,7 +346,7 @@ async def test_a_result_is_replaced_or_withheld(broker: Broker) -> None:
 
     assert {key: text_of(entry) for key, entry in found.items()} == {
         "a": "{'masked': 3}!",
-        "b": "The result of client.add was withheld: private",
+        "b": "The result of client.add was withheld: private.",
         "c": "3",
     }
     assert [found[key]["isError"] for key in "abc"] == [False, True, False]
