@@ -25,7 +25,11 @@ class UserMessage:
 
 @dataclass(frozen=True)
 class ContextNote:
-    """Text sent beside an input, not the person's own; it stands just before that input."""
+    """Text that is not the person's own.
+
+    Sent beside an input, it stands before it. What a hook said of the reply before it, which is to be written again, may be
+    the last message.
+    """
 
     content: tuple[ContentBlock, ...]
 
