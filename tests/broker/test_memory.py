@@ -17,6 +17,7 @@ from holders import (
     last_id,
     message,
     more,
+    move_clock,
     open_session,
     queued,
     records,
@@ -31,6 +32,7 @@ from real_server import RealServer, serving
 
 from broker import queue, runs, transitions
 from broker.broker import Broker
+from broker.deadlines import expire
 from broker.keys import new_session_id
 from broker.protocol.errors import SessionBusyError
 from broker.settings import Settings
@@ -148,6 +150,27 @@ async def test_a_turn_whose_workers_are_lost_ends(broker: Broker) -> None:
 
     assert await begin(broker, holder.job, fence="w2:1") == "dead"
     expect_whole(await records(broker, holder.session_id))
+
+
+async def test_what_is_over_ends(broker: Broker) -> None:
+    """A callback expires and its turn goes on; a session that is idle ends, and so does a turn without progress."""
+    limits = {"callback_timeout": 60.0, "idle_limit": 300.0, "no_progress": 120.0}
+    broker.settings = broker.settings.model_copy(update=limits)
+    parked, hung, idle = await running(broker), await running(broker), await open_session(broker)
+    await parked.append(*called("c"), *ask("c1"))
+    await parked.park()
+    await move_clock(broker, 121_000)
+    await fill(broker)
+
+    assert (await expire(broker, 0)).wait != 0
+
+    assert len((await queued(broker))[0]) == 1
+    assert (await records(broker, hung.session_id))[-2]["state"]["error"]["code"] == "no_progress"
+    await free(broker)
+    await move_clock(broker, 301_000)
+    await fill(broker)
+    await expire(broker, 0)
+    assert await fields(broker, idle, "status", "termination") == ["terminated", "idle_limit"]
 
 
 # New work is refused, whole.
