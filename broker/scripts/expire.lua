@@ -20,12 +20,15 @@ function DUE.callback(sid, callback)
   wake_turn(s)
 end
 
--- When a session last had an event, or one of the subagents at work for it; `now` while one of their turns runs.
-local function last_event(sid)
-  local held = redis.call('HMGET', base .. 'session:' .. sid, 'updated', 'written', 'job')
-  if held[3] == 'running' then return now end
-  local last = math.max(tonumber(held[1] or 0), tonumber(held[2] or 0))
-  for _, child in ipairs(redis.call('SMEMBERS', base .. 'spawned:' .. sid)) do last = math.max(last, last_event(child)) end
+-- When a session last had an event or was queued, or one of the subagents at work for it; `now` while one of their turns runs.
+local function last_event(s)
+  if s.job == 'running' then return now end
+  local last = tonumber(redis.call('HGET', s.key, 'updated'))
+  if s.job == 'queued' then last = math.max(last, tonumber(redis.call('ZSCORE', queue_key(s), job_id(s, s.wake)) or 0)) end
+  for _, sid in ipairs(redis.call('SMEMBERS', base .. 'spawned:' .. s.sid)) do
+    local child = load_session(sid)
+    if child then last = math.max(last, last_event(child)) end
+  end
   return last
 end
 
@@ -36,7 +39,7 @@ function DUE.session(sid)
   local lifetime, idle = tonumber(held[2] or ''), tonumber(held[3] or '')
   lifetime = lifetime and tonumber(held[1]) + lifetime or math.huge
   if lifetime <= now then return end_session(s, 'lifetime_limit') end
-  idle = idle and last_event(sid) + idle or math.huge
+  idle = idle and last_event(s) + idle or math.huge
   if idle <= now then return end_session(s, 'idle_limit') end
   if math.min(lifetime, idle) < math.huge then arm(math.min(lifetime, idle), 'session', sid) end
 end

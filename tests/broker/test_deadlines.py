@@ -228,6 +228,19 @@ async def test_a_session_whose_turn_runs_is_not_idle(limits: Broker) -> None:
     assert await termination(limits, holder.session_id) == ("terminated", "idle_limit")
 
 
+async def test_a_turn_that_is_handed_back_after_a_long_silence_is_not_idle(limits: Broker) -> None:
+    limits.settings = limits.settings.model_copy(update={"no_progress": None})
+    holder = await running(limits)
+    await look(limits, DAY_S + 1)
+    await move_clock(limits, int(1.9 * DAY_S * 1000))
+    await runs.release(limits, holder.session_id, holder.fence, budget=5)
+
+    await look(limits, 2.9 * DAY_S - 1)
+    assert await fields(limits, holder.session_id, "job") == ["queued"]
+    await look(limits, 2.9 * DAY_S + 1)
+    assert await termination(limits, holder.session_id) == ("terminated", "idle_limit")
+
+
 async def test_without_limits_a_session_lives_for_ever(limits: Broker) -> None:
     none = {"idle_limit": None, "session_lifetime": None, "callback_timeout": None}
     limits.settings = limits.settings.model_copy(update=none)
@@ -321,6 +334,17 @@ async def test_a_long_turn_that_makes_progress_goes_on(limits: Broker) -> None:
         assert (await holder.append("d", "m", "more", b'"type":"textDelta","entryId":"m","text":"more"}'))[0] == "ok"
 
     assert await fields(limits, holder.session_id, "job") == ["running"]
+
+
+async def test_the_time_begins_anew_with_each_write(limits: Broker) -> None:
+    holder = await running(limits)
+    await move_clock(limits, 500_000)
+    await holder.append("e", notice("on"))
+
+    await look(limits, 1001)
+    assert await fields(limits, holder.session_id, "job") == ["running"]
+    await look(limits, 1501)
+    assert (await end_state(limits, holder.session_id))["type"] == "failed"
 
 
 async def test_a_parked_turn_needs_no_progress(limits: Broker) -> None:

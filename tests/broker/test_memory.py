@@ -152,6 +152,14 @@ async def test_a_turn_whose_workers_are_lost_ends(broker: Broker) -> None:
     expect_whole(await records(broker, holder.session_id))
 
 
+async def test_looking_for_what_is_due_goes_on(broker: Broker) -> None:
+    assert (await expire(broker, 0)).wait is None  # as on a server that has run for a while
+    await command(broker, "DEL", f"{broker.keys.base(0)}swept")
+    await fill(broker)
+
+    assert (await expire(broker, 0)).sweep
+
+
 async def test_what_is_over_ends(broker: Broker) -> None:
     """A callback expires and its turn goes on; a session that is idle ends, and so does a turn without progress."""
     limits = {"callback_timeout": 60.0, "idle_limit": 300.0, "no_progress": 120.0}
