@@ -1,10 +1,9 @@
-"""What happens when nobody does anything: callbacks expire, idle and old sessions end, and turns that make no progress fail."""
+"""What happens when nobody does anything: callbacks expire, idle and old sessions end."""
 
 from __future__ import annotations
 
 import pytest
 from holders import (
-    Holder,
     answer,
     ask,
     begin,
@@ -26,60 +25,27 @@ from holders import (
     verb_interrupt,
     writing,
 )
+from limits import (
+    HOUR,
+    WEEK,
+    armed,
+    asking,
+    end_state,
+    limits_fixture,  # noqa: F401 - pytest finds the fixture `limits` here
+    look,
+)
 
-from broker import queue, runs, transitions
+from broker import runs, transitions
 from broker.broker import Broker
 from broker.channels import subscribe
-from broker.deadlines import Expired, expire
+from broker.deadlines import expire
 from broker.keys import new_id
 from broker.scripting import Argument
 from broker.settings import DAY_S
 
-HOUR = 3600.0
-WEEK = 7 * DAY_S
-
-
-@pytest.fixture
-def limits(broker: Broker) -> Broker:
-    """A deployment with a limit for everything."""
-    given = {"callback_timeout": HOUR, "idle_limit": DAY_S, "session_lifetime": WEEK, "no_progress": 1000.0}
-    broker.settings = broker.settings.model_copy(update=given)
-    return broker
-
-
-async def look(broker: Broker, at: float) -> Expired:
-    """Let what is due happen, so many seconds after now."""
-    await move_clock(broker, int(at * 1000))
-    while (seen := await expire(broker, 0)).wait == 0:
-        pass
-    return seen
-
-
-async def armed(broker: Broker) -> list[str]:
-    """The deadlines that stand, by kind."""
-    found = await command(broker, "ZRANGE", f"{broker.keys.base(0)}deadlines", 0, -1)
-    return sorted(member.decode().partition(" ")[0] for member in found)
-
-
-async def asking(broker: Broker, *callbacks: str, parked: bool = True) -> Holder:
-    """A turn that waits for answers."""
-    holder = await running(broker)
-    for callback in callbacks:
-        await holder.append(*called(callback), *ask(callback))
-    if parked:
-        assert await holder.park() == ["parked"]
-    return holder
-
 
 async def termination(broker: Broker, session_id: str) -> tuple[str | None, ...]:
     return tuple(await fields(broker, session_id, "status", "termination"))
-
-
-async def end_state(broker: Broker, session_id: str) -> dict[str, object]:
-    """The state of the last turn's end, in a log that is whole."""
-    found = await records(broker, session_id)
-    expect_whole(found)
-    return dict(next(record["state"] for record in reversed(found) if record["type"] == "turnEnded"))
 
 
 # Callbacks.
@@ -291,119 +257,6 @@ async def test_limits_stay_those_of_the_opening(limits: Broker) -> None:
     await look(limits, DAY_S + 1)
 
     assert await termination(limits, session_id) == ("terminated", "idle_limit")
-
-
-# Progress.
-
-
-async def stay(broker: Broker, holder: Holder, until: float) -> None:
-    """Let a holder renew its lease, and others look, up to a time in seconds."""
-    key, at = broker.keys.queue(0, "agent"), 0.0
-    while at < until:
-        at = min(at + 500, until)
-        await look(broker, at)
-        await queue.renew(broker, key, [holder.job.id], worker="w1", agent="agent", slots=1, version="1", budget=5)
-
-
-async def test_a_turn_whose_worker_writes_nothing_fails(limits: Broker) -> None:
-    holder = await running(limits)
-    await holder.append(*writing("message", "m", "half"))
-    await look(limits, 999)
-    assert await fields(limits, holder.session_id, "job") == ["running"]
-
-    await look(limits, 1001)
-
-    state = await end_state(limits, holder.session_id)
-    assert (state["type"], state["text"]) == ("failed", "half")
-    error = state["error"]
-    assert isinstance(error, dict)
-    assert error["code"] == "no_progress"
-    assert "1000 s" in error["message"]
-    assert await holder.append("e", notice("late")) == ["superseded"]
-    assert await queued(limits) == ([], [])
-    assert await fields(limits, holder.session_id, "status") == ["waiting"]
-    assert await start(limits, holder.session_id) != holder.turn
-
-
-async def test_a_long_turn_that_makes_progress_goes_on(limits: Broker) -> None:
-    """It streams for an hour: deltas, and not one event that is stored."""
-    holder = await running(limits)
-    await holder.append(*writing("message", "m", "one"))
-    for at in range(0, 3600, 450):
-        await look(limits, at)
-        assert (await holder.append("d", "m", "more", b'"type":"textDelta","entryId":"m","text":"more"}'))[0] == "ok"
-
-    assert await fields(limits, holder.session_id, "job") == ["running"]
-
-
-async def test_the_time_begins_anew_with_each_write(limits: Broker) -> None:
-    holder = await running(limits)
-    await move_clock(limits, 500_000)
-    await holder.append("e", notice("on"))
-
-    await look(limits, 1001)
-    assert await fields(limits, holder.session_id, "job") == ["running"]
-    await look(limits, 1501)
-    assert (await end_state(limits, holder.session_id))["type"] == "failed"
-
-
-async def test_a_parked_turn_needs_no_progress(limits: Broker) -> None:
-    limits.settings = limits.settings.model_copy(update={"callback_timeout": None})
-    holder = await asking(limits, "c1")
-    assert "turn" not in await armed(limits)
-
-    await look(limits, HOUR)
-
-    assert await fields(limits, holder.session_id, "job") == ["parked"]
-
-
-@pytest.mark.parametrize("how", ["release", "lapse"])
-async def test_a_queued_turn_needs_no_progress(limits: Broker, how: str) -> None:
-    holder = await running(limits)
-    if how == "release":
-        await runs.release(limits, holder.session_id, holder.fence, budget=5)
-    else:
-        await command(limits, "ZADD", f"{limits.keys.queue(0, 'agent')}:running", 1, holder.job.id)
-        await claim(limits, slots=0)
-
-    await look(limits, 1001)
-
-    assert await fields(limits, holder.session_id, "job") == ["queued"]
-
-
-async def test_a_fleet_that_was_away_fails_no_turn(limits: Broker) -> None:
-    """Its worker is lost, and nobody looked for an hour: first it is seen whether its lease lapses, then the turn runs again."""
-    holder = await running(limits)
-    await look(limits, HOUR)
-    assert await fields(limits, holder.session_id, "job") == ["running"]
-
-    for seconds in range(0, 30, 4):
-        await look(limits, HOUR + seconds)
-        await claim(limits, worker="w2", slots=0)
-
-    assert await fields(limits, holder.session_id, "job", "attempts") == ["queued", "1"]
-    assert "turnEnded" not in kinds(await records(limits, holder.session_id))
-
-
-async def test_a_holder_that_outlives_an_outage_must_write_all_the_same(limits: Broker) -> None:
-    holder, stuck = await running(limits), await running(limits)
-    await look(limits, HOUR)
-    await holder.append("e", notice("back"))
-
-    await look(limits, HOUR + 31)
-
-    assert await fields(limits, holder.session_id, "job") == ["running"]
-    assert (await end_state(limits, stuck.session_id))["type"] == "failed"
-
-
-async def test_each_run_has_the_whole_time(limits: Broker) -> None:
-    holder = await running(limits)
-    await move_clock(limits, 900_000)
-    await runs.release(limits, holder.session_id, holder.fence, budget=5)
-    again = await hold(limits)
-
-    await look(limits, 1001)
-    assert (await again.append("e", notice("on")))[0] == "ok"
 
 
 # What is left.

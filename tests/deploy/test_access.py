@@ -183,7 +183,7 @@ def every_effect(callback: str) -> list[Argument]:
     """Return one write with each kind of effect; the last opens a callback."""
     entry = new_id()
     message: list[Argument] = ["e", NOTICE, "w", entry, "message", '"type":"x', '"}', "a", "d", entry, "b", NOTICE]
-    reasoning: list[Argument] = ["w", entry, "reasoning", "", "", "", "t", entry, "b", "r", entry]
+    reasoning: list[Argument] = ["w", entry, "reasoning", "", "", "", "t", entry, "b"]
     rest: list[Argument] = ["o", "f", "b", "c", "f", "l", '"text"', "b", "blob", "bytes", "q", callback, OPENS]
     return [*message, "c", entry, *reasoning, "c", entry, *rest]
 
