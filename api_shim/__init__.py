@@ -117,8 +117,6 @@ if TYPE_CHECKING:
         RequestApproval,
         Retry,
         Skip,
-        Subagent,
-        SubagentPolicy,
         reject,
         request_approval,
         retry,
@@ -145,6 +143,7 @@ if TYPE_CHECKING:
     )
     from workers.permissions import PermissionPolicy, PermissionRule
     from workers.scripted import ScriptedCall, ScriptedModel, ScriptedReply, register_scripted
+    from workers.subagents import Subagent, SubagentPolicy
     from workers.tools import Tool, ToolAnnotations, ToolError, ToolResult, tool
 
 _LATE: dict[str, str] = {
@@ -180,8 +179,8 @@ _LATE: dict[str, str] = {
     "SessionAgentCustomization": "workers.agent",
     "SessionInput": "workers.inputs",
     "Skip": "workers.hooks",
-    "Subagent": "workers.hooks",
-    "SubagentPolicy": "workers.hooks",
+    "Subagent": "workers.subagents",
+    "SubagentPolicy": "workers.subagents",
     "SystemMessage": "workers.models",
     "Tool": "workers.tools",
     "ToolAnnotations": "workers.tools",

@@ -24,10 +24,11 @@ from broker.starting_history import check_history, open_with_history
 from broker.transitions import SessionOptions, open_session
 from workers.agent import AgentDefinition, SessionAgentCustomization
 from workers.client_tools import ClientTool
-from workers.hooks import Hook, SubagentPolicy
+from workers.hooks import Hook
 from workers.inputs import SessionInput
 from workers.models import Model, check_model
 from workers.permissions import PermissionMode, PermissionPolicy
+from workers.subagents import Subagent, SubagentPolicy
 from workers.tools import Tool
 
 
@@ -52,7 +53,7 @@ class Agent:
         reasoning_effort: str | None = None,
         hooks: Sequence[Hook] = (),
         guardrails: Sequence[Hook] = (),
-        subagents: Sequence[Any] = (),
+        subagents: Sequence[Subagent] = (),
         subagent_policy: SubagentPolicy | None = None,
         mcps: Sequence[Any] = (),
         connectors: Sequence[Any] = (),

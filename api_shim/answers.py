@@ -42,7 +42,7 @@ def checked_id(callback_id: str) -> str:
 
 
 async def find_callback(place: Place, session_id: str, callback_id: str) -> OpenCallback | AlreadySettled | NotFound:
-    """Read how a callback stands. Raises `SessionNotFoundError`."""
+    """Read how a callback of a session stands, or one that is open below it. Raises `SessionNotFoundError`, `SdkError`."""
     reads, keys = place.broker.reads, place.broker.keys
     transitions.session_key(place.broker, session_id)
     exists, asked, settled = await asyncio.gather(
@@ -54,10 +54,18 @@ async def find_callback(place: Place, session_id: str, callback_id: str) -> Open
         raise transitions.no_session(session_id)
     if asked is None:
         return NotFound() if settled is None else AlreadySettled()
-    page = await reads.command("XRANGE", keys.of("log", session_id), asked, asked)
-    raws = [Raw(stream_id.decode(), fields[1]) for stream_id, fields in page]
-    for _, record in await read_records(place.broker, session_id, raws):
-        return callback_from_wire(record["callback"], session_id, record.get("turnId"))
+    places = asked.decode().splitlines()
+    if len(places) > 1:
+        raise SdkError(
+            f"Two subagents of session {session_id} have an open callback {callback_id}; answer it in its own session."
+        )
+    # Its own callback's id, or of a subagent's: its place here, its session and its id there.
+    *below, stream_id = places[0].split(" ")
+    of = below[1] if below else session_id
+    page = await reads.command("XRANGE", keys.of("log", of), stream_id, stream_id)
+    raws = [Raw(found.decode(), fields[1]) for found, fields in page]
+    for _, record in await read_records(place.broker, of, raws):
+        return callback_from_wire(record["callback"], of, record.get("turnId"))
     return NotFound()
 
 
@@ -76,12 +84,13 @@ async def send_answer(
     if replaced:
         wire["replaced"] = True  # so that the worker flags the entry it becomes
     resolved = resolved_tail(callback_id, "answered", wire)
-    sent = await transitions.answer(place.broker, session_id, callback_id, resolved, call=call, result=result)
+    of = found.session_id
+    sent = await transitions.answer(place.broker, of, callback_id, resolved, call=call, result=result)
     match sent:
         case transitions.Answered():
-            return Answered(answer_from_wire(wire), session_id)
+            return Answered(answer_from_wire(wire), of)
         case transitions.Lost(record):
-            return await _lost(place, session_id, record)
+            return await _lost(place, of, record)
         case _:
             return NotFound()
 
@@ -132,7 +141,7 @@ def _client_result(call_id: str, name: str, answer: object, definition: AgentDef
 
     if isinstance(answer, (AllowApproval, DenyApproval, SignInAnswer)):
         raise SdkError(f"A client tool's call is answered with its result, not with {type(answer).__name__}")
-    stub = stubs_by_id(definition.tools).get(name) if definition is not None else None
+    stub = stubs_by_id(definition.stubs).get(name) if definition is not None else None
     try:
         result = stub.check(answer) if stub is not None else to_result(answer)
     except ToolError as bad:

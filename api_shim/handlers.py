@@ -43,9 +43,8 @@ class Handlers:
         if self.on_client_tool is not None:
             answers = getattr(self.on_client_tool, "answers", None)
             return self.on_client_tool if answers is None or answers(name) else None
-        stub = definition.tool(name) if definition is not None else None
-        run = getattr(stub, "run", None)
-        return run if run is not None and getattr(stub, "answering", None) is not None else None
+        stubs = definition.stubs if definition is not None else []
+        return next((stub.run for stub in stubs if stub.id == name and stub.answering is not None), None)
 
     def handles(self, callback: OpenCallback, definition: AgentDefinition | None) -> bool:
         """Whether a wait with these handlers answers this callback itself."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from api_shim.arguments import check_key
 from broker.broker import Broker
+from broker.contents import Message, completed, size_of
 from broker.keys import new_id
 from broker.pipeline import never_reached
 from broker.protocol.content import ContentBlock, content_to_wire
@@ -13,7 +14,7 @@ from broker.protocol.errors import BrokerUnavailableError, OutcomeUnknownError
 from broker.protocol.sends import parse_content, preview_of
 from broker.protocol.values import JsonValue
 from broker.settings import Settings
-from broker.transitions import ActiveTurn, Message, Sent, completed, size_of, start
+from broker.transitions import ActiveTurn, Sent, start
 
 
 def _entry(role: str, blocks: tuple[ContentBlock, ...], **more: JsonValue) -> dict[str, JsonValue]:

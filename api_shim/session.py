@@ -37,6 +37,7 @@ class Session:
         host: Host,
         definition: AgentDefinition | None = None,
         handlers: Handlers | None = None,
+        child: bool = False,
     ) -> None:
         if not isinstance(session_id, str):
             raise TypeError(f"session_id must be a text, not {type(session_id).__name__}")
@@ -44,6 +45,7 @@ class Session:
         self._host = host
         self._definition = definition
         self._handlers = handlers or Handlers()
+        self._child = child
 
     @property
     def id(self) -> str:
@@ -65,7 +67,10 @@ class Session:
 
     @property
     def _output_type(self) -> type[BaseModel] | None:
-        return self._definition.output_type if self._definition is not None else None
+        """What the agent's output is; a subagent's is its own."""
+        if self._definition is None or self._child:
+            return None
+        return self._definition.output_type
 
     async def _place(self) -> Place:
         place = place_of(self._host)
@@ -148,7 +153,7 @@ class Session:
         """Return handles of the session's direct subagents, newest first; they share this handle's handlers."""
         place = await self._place()
         return [
-            Session(child, host=self._host, definition=self._definition, handlers=self._handlers)
+            Session(child, host=self._host, definition=self._definition, handlers=self._handlers, child=True)
             for child in await children_of(place.broker, self._id)
         ]
 

@@ -7,21 +7,27 @@ from typing import Any
 from api_shim.local import Place
 from broker import transitions
 from broker.blobs import read_records
-from broker.protocol.callbacks import callback_from_wire
+from broker.protocol.callbacks import OpenCallback, callback_from_wire
 from broker.protocol.errors import ObservationLost, SessionNotFoundError, TurnNotFoundError
 from broker.protocol.records import Blocked, EndedState, Running, TurnState, state_from_wire
 from broker.protocol.values import loads
 from broker.protocol.wire import Position, format_cursor, parse_stream_id
-from broker.transitions import EndedRecord, NoRecord, OpenRecord
+from broker.transitions import Asked, EndedRecord, NoRecord, OpenRecord, Raw
 
 
 class TurnRead:
     """One read of a turn: its state, the positions of its callbacks, and where its events lie."""
 
-    def __init__(self, state: TurnState[Any], record: OpenRecord | EndedRecord, opened: dict[str, Position]) -> None:
+    def __init__(
+        self,
+        state: TurnState[Any],
+        record: OpenRecord | EndedRecord,
+        opened: dict[str, Position],
+        last: Position | None = None,
+    ) -> None:
         self.state = state
         self.opened = opened
-        self.last = parse_stream_id(record.last)
+        self.last = last or parse_stream_id(record.last)
         self.first = parse_stream_id(record.first)
         self.previous_end = None if record.previous_end == "-" else parse_stream_id(record.previous_end)
         self.end = parse_stream_id(record.end.id) if isinstance(record, EndedRecord) else None
@@ -61,18 +67,32 @@ def ended_state(session_id: str, turn_id: str, record: EndedRecord) -> EndedStat
 
 
 async def _open_read(place: Place, session_id: str, turn_id: str, record: OpenRecord) -> TurnRead:
-    cursor = format_cursor(session_id, parse_stream_id(record.last))
+    last = parse_stream_id(record.last)
     text = loads(record.text)
     callbacks = []
     opened: dict[str, Position] = {}
-    for stream_id, raw in await read_records(place.broker, session_id, record.callbacks):
-        callback = callback_from_wire(raw["callback"], session_id, raw.get("turnId"))
+    for asked in record.callbacks:
+        place_here = parse_stream_id(asked.place)
+        callback = await _open_callback(place, session_id, asked)
         callbacks.append(callback)
-        opened[callback.id] = parse_stream_id(stream_id)
+        opened[callback.id] = place_here
+        last = max(last, place_here)  # a subagent's callback has a place after the last event of this session
+    cursor = format_cursor(session_id, last)
     state: TurnState[Any]
     if callbacks:
         callbacks.sort(key=lambda callback: opened[callback.id])
         state = Blocked(session_id=session_id, turn_id=turn_id, cursor=cursor, text=text, callbacks=tuple(callbacks))
     else:
         state = Running(session_id=session_id, turn_id=turn_id, cursor=cursor, text=text)
-    return TurnRead(state, record, opened)
+    return TurnRead(state, record, opened, last)
+
+
+async def _open_callback(place: Place, session_id: str, asked: Asked) -> OpenCallback:
+    if asked.body:
+        raws = [Raw(asked.place, asked.body)]
+        for _, raw in await read_records(place.broker, asked.session_id, raws):
+            if "callback" in raw:
+                return callback_from_wire(raw["callback"], asked.session_id, raw.get("turnId"))
+    raise ObservationLost(
+        f"Session {session_id}: an open callback of session {asked.session_id} could not be read; the turn goes on."
+    )

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from api_shim.answers import send_answer
 from api_shim.handlers import HandlerContext, Handlers, called
@@ -27,12 +27,14 @@ from broker.protocol.callbacks import (
     SignInAnswer,
 )
 from broker.protocol.errors import AgentsError, ClientToolAnswerError, SdkError
-from broker.protocol.events import CallbackOpened, CallbackResolved, Event, TurnEnded
+from broker.protocol.events import CallbackOpened, CallbackResolved, Event, TurnEnded, TurnUpdated
 from broker.protocol.records import AlreadySettled, Answered, Blocked, TurnState
 from broker.protocol.wire import START, Position, parse_cursor
 
 if TYPE_CHECKING:
     from workers.agent import AgentDefinition
+
+_LOOK_S: Final = 5.0
 
 OnEvent = Callable[[Event], Awaitable[None] | None]
 
@@ -107,6 +109,8 @@ class Wait:
         self._answering: dict[str, asyncio.Task[None]] = {}
         self._kept: set[str] = set()
         self._settled: set[str] = set()
+        self._nudged = asyncio.get_running_loop().create_future()
+        self._blocked = False  # as it was last read: then a nudge that got lost is made up for by looking now and then
 
     async def run(self) -> TurnState[Any]:
         """Return the turn's record once it has ended, waits on a callback, or time is up."""
@@ -133,7 +137,7 @@ class Wait:
         if read.end is not None and start >= read.end:
             return read.state
         self._from, self._at = read.first, start
-        events = self._place.hub.follow(self._session_id, start)
+        events = self._place.hub.follow(self._session_id, start, nudged=self._nudge)
         try:
             async with contextlib.aclosing(events):
                 return await self._follow(events, read)
@@ -141,6 +145,10 @@ class Wait:
             for task in self._answering.values():
                 task.cancel()
             await asyncio.gather(*self._answering.values(), return_exceptions=True)
+
+    def _nudge(self) -> None:
+        if not self._nudged.done():
+            self._nudged.set_result(None)
 
     async def _read(self) -> TurnRead:
         return await read_turn(self._place, self._session_id, self._turn_id, sent=self._sent)
@@ -158,9 +166,11 @@ class Wait:
                     if (state := self._look(due)) is not None:
                         return state
                     due = None
-                waiting: set[asyncio.Future[Any]] = {upcoming, *self._answering.values()}
-                await asyncio.wait(waiting, timeout=self._clock.left, return_when=asyncio.FIRST_COMPLETED)
-                look = self._reap()
+                waiting: set[asyncio.Future[Any]] = {upcoming, self._nudged, *self._answering.values()}
+                done, _ = await asyncio.wait(waiting, timeout=self._patience, return_when=asyncio.FIRST_COMPLETED)
+                look = self._reap() or self._nudged in done or (self._blocked and not done)
+                if self._nudged.done():
+                    self._nudged = asyncio.get_running_loop().create_future()
                 if upcoming.done():
                     event = await upcoming
                     if event is None:  # the session ended, and with it its turn
@@ -178,6 +188,13 @@ class Wait:
             upcoming.cancel()
             with contextlib.suppress(asyncio.CancelledError, AgentsError):
                 await upcoming
+
+    @property
+    def _patience(self) -> float | None:
+        left = self._clock.left
+        if not self._blocked:
+            return left
+        return _LOOK_S if left is None else min(left, _LOOK_S)
 
     async def _expire(
         self, upcoming: asyncio.Future[Event | None], events: AsyncGenerator[Event, None]
@@ -212,15 +229,21 @@ class Wait:
                 self._settled.add(event.callback_id)
                 task.cancel()  # someone else settled it
             return False
-        return isinstance(event, CallbackOpened)
+        # That of a subagent opened no callback here: the turn's status says so.
+        return isinstance(event, CallbackOpened) or (isinstance(event, TurnUpdated) and event.status == "blocked")
 
     # Callbacks.
 
     def _look(self, read: TurnRead) -> TurnState[Any] | None:
         """The record to return now; None while the turn runs on, or handlers of this wait answer what it waits for."""
         state = read.state
+        self._blocked = isinstance(state, Blocked)
         if read.end is not None and self._options.on_event is None:
             return state
+        for callback_id, task in self._answering.items():
+            if callback_id not in read.opened and not getattr(task, "client_tool", False):
+                self._settled.add(callback_id)
+                task.cancel()  # someone else settled it
         if not isinstance(state, Blocked):
             return None
         after = self._options.after or START
@@ -255,7 +278,7 @@ class Wait:
         return looked
 
     async def _answer_person(self, callback: OpenCallback) -> None:
-        context = HandlerContext(self._session_id, self._turn_id, callback.id, callback.title)
+        context = HandlerContext(callback.session_id, callback.turn_id, callback.id, callback.title)
         if isinstance(callback, OpenApproval) and self._handlers.on_approval is not None:
             answer = await called(self._handlers.on_approval, context, callback.request)
             allowed: tuple[type, ...] = (AllowApproval, DenyApproval)

@@ -57,11 +57,17 @@ class Hub:
         self._closed = False
 
     async def follow(
-        self, session_id: str, after: Position | None = None, until: Callable[[Event], bool] | None = None
+        self,
+        session_id: str,
+        after: Position | None = None,
+        until: Callable[[Event], bool] | None = None,
+        *,
+        nudged: Callable[[], None] | None = None,
     ) -> AsyncGenerator[Event, None]:
         """Yield a session's events after a position (None: from the start), then each as it happens.
 
-        Ends after an event for which `until` is true, and when the session has ended. Raises `SessionNotFoundError`,
+        Ends after an event for which `until` is true, and when the session has ended. `nudged` is called when a subagent's
+        callback opened or closed, which is no event of this session. Raises `SessionNotFoundError`,
         `InvalidCursorError` for a position ahead of the log, and `ObservationLost`, with the cursor to go on from, when
         the log no longer holds the position or the broker stayed away for the setting `reconnect_budget`. Whoever stops
         early closes the generator (`aclose`).
@@ -73,6 +79,8 @@ class Hub:
         try:
             async with aclosing(self._records(followed, observer)) as records:
                 async for record in records:
+                    if not record.events and nudged is not None:
+                        nudged()
                     for event in record.events:
                         yield event
                         if until is not None and until(event):

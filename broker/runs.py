@@ -11,23 +11,37 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from broker.broker import Broker
+from broker.contents import Message
+from broker.keys import new_id
+from broker.protocol.wire import INLINE_LIMIT, tail
 from broker.scripting import Argument
 from broker.transitions import PROTOCOL, Raw, ms_of, pairs_of, session_key, words_of
+
+
+@dataclass(frozen=True)
+class SpawnCall:
+    """The call in a parent's log that started a subagent: the entry of its result, and its tool_call_id."""
+
+    entry: str
+    call: str
 
 
 @dataclass(frozen=True)
 class Begun:
     """A run begins: which attempt it is, where the log ends, and the log's tail after `after`.
 
-    That is what the worker had folded, or 0-0 when the log does not hold it any more.
+    That is what the worker had folded, or 0-0 when the log does not hold it any more. `agent` is the root's; `path` names the
+    subagents below it, down to the one whose session this is; `spawned` is the spawn call in the parent that it answers.
     """
 
     attempt: int
     last: str
-    agent: str
     inputs: bytes
     customization: bytes
     after: str
+    agent: str
+    path: tuple[str, ...]
+    spawned: SpawnCall | None
     tail: list[Raw]
 
 
@@ -66,8 +80,11 @@ async def begin(
     )
     match reply[0]:
         case b"begun":
-            attempt, last, agent = int(reply[1]), reply[2].decode(), reply[3].decode()
-            return Begun(attempt, last, agent, reply[4], reply[5], reply[6].decode(), pairs_of(reply[7:]))
+            after, agent, path, entry, call = words_of(reply[5:10])
+            spawned = SpawnCall(entry, call) if entry else None
+            names = tuple(path.split("/")) if path else ()
+            attempt, last = int(reply[1]), reply[2].decode()
+            return Begun(attempt, last, reply[3], reply[4], after, agent, names, spawned, pairs_of(reply[10:]))
         case b"taken":
             return "taken"
         case b"newer":
@@ -139,10 +156,70 @@ async def park(broker: Broker, write: Write, *, budget: float) -> bool:
     return words[0] == "parked"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Child:
+    """A subagent to start: its name and path, its task, and what its parent's log gets when its turn is cut."""
+
+    session_id: str
+    turn_id: str
+    agent: str
+    path: Sequence[str]
+    customization: bytes
+    call: SpawnCall
+    cut: bytes
+    task: Message
+
+
+async def spawn(
+    broker: Broker, write: Write, child: Child, effects: Sequence[Argument], *, limit: int, budget: float
+) -> tuple[int, str] | None:
+    """Start a subagent's session and turn, with effects on the parent; return as `append`. None: `limit` children run already.
+
+    Raises as `append`, and `SessionBusyError` when the broker has no memory for new work.
+    """
+    words = _fenced(
+        await broker.run(
+            "spawn",
+            session_key(broker, write.session_id),
+            [*effects, *child.task.values()],
+            budget=budget,
+            sid=write.session_id,
+            fence=write.fence,
+            op=write.op,
+            seen=write.seen,
+            child=child.session_id,
+            turn=child.turn_id,
+            agent=child.agent,
+            path="/".join(child.path),
+            customization=child.customization,
+            entry=child.call.entry,
+            call=child.call.call,
+            cut=child.cut,
+            limit=limit,
+            preview=child.task.preview,
+            effects=len(effects),
+        )
+    )
+    return (int(words[1]), words[2]) if words[0] == "ok" else None
+
+
 async def finish(
-    broker: Broker, write: Write, ended: bytes, effects: Sequence[Argument] = (), *, budget: float
+    broker: Broker,
+    write: Write,
+    ended: bytes,
+    effects: Sequence[Argument] = (),
+    *,
+    report: bytes = b"",
+    budget: float,
 ) -> bool:
-    """End the turn with its TurnEnded tail; False when there is news after `write.seen` ('' = ends all the same)."""
+    """End the turn with its TurnEnded tail; False when there is news after `write.seen` ('' = ends all the same).
+
+    `report` is, of a subagent, the completed tail of its spawn call's result.
+    """
+    blob, body = "", b""
+    if len(report) > INLINE_LIMIT:
+        blob, body = new_id(), report
+        report = tail({"type": "entryCompleted", "blob": blob})
     words = _fenced(
         await broker.run(
             "finish",
@@ -154,6 +231,9 @@ async def finish(
             op=write.op,
             seen=write.seen,
             ended=ended,
+            report=report,
+            blob=blob,
+            body=body,
         )
     )
     return words[0] == "finished"

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from broker.broker import Broker
+from broker.contents import Completed, completed, size_of
 from broker.keys import new_id
 from broker.protocol.entries import MessageEntry, entry_to_wire
 from broker.protocol.errors import BrokerUnavailableError
 from broker.protocol.history_import import HistoryImportEntry, history_entries, import_to_wire, parse_history
 from broker.protocol.sends import preview_of
 from broker.protocol.values import dumps
-from broker.transitions import Completed, Draft, DraftLostError, SessionOptions, completed, open_session, size_of, stage
+from broker.transitions import Draft, DraftLostError, SessionOptions, open_session, stage
 
 PAGE_ENTRIES: Final = 250
 """Entries of one page: two events each, so as many as one write of a worker may have."""

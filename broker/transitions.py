@@ -6,20 +6,21 @@ apart becomes a value here, and the errors of one table (`_REFUSALS`) are raised
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from broker.broker import Broker
+from broker.contents import Completed, Message, contents
 from broker.keys import new_id
 from broker.protocol.errors import (
     AgentsError,
     SessionIdempotencyConflictError,
     SessionNotFoundError,
     SessionTerminatedError,
+    UnsupportedSessionProcedureError,
 )
-from broker.protocol.values import JsonValue
-from broker.protocol.wire import INLINE_LIMIT, entry_tail, tail
+from broker.protocol.wire import INLINE_LIMIT, tail
 from broker.scripting import Argument
 
 PROTOCOL: Final = 1
@@ -64,6 +65,10 @@ def no_session(session_id: str) -> SessionNotFoundError:
 
 _REFUSALS: Final[dict[str, tuple[type[AgentsError], str]]] = {
     "missing": (SessionNotFoundError, "There is no session {sid}: it never existed here, or its retention is over."),
+    "child": (
+        UnsupportedSessionProcedureError,
+        "Session {sid} is a subagent's, which takes no messages and ends with its root: send to its parent, or cancel its root.",
+    ),
     "terminated": (SessionTerminatedError, "Session {sid} has ended and takes no new input; start a new session."),
 }
 
@@ -143,42 +148,6 @@ async def open_session(broker: Broker, session_id: str, options: SessionOptions,
     return bool(word == b"opened")
 
 
-@dataclass(frozen=True)
-class Blob:
-    """A body over the inline limit: stored once beside the log, referred to by a record."""
-
-    id: str
-    body: bytes
-
-
-Completed = bytes | tuple[Blob, bytes]
-"""A complete entry as the scripts take it: the tail of its EntryCompleted, with the blob that this refers to."""
-
-
-def completed(entry: dict[str, JsonValue]) -> Completed:
-    """Return an entry as the scripts take it. Raises `ValueError` for what JSON cannot hold."""
-    body = entry_tail("entryCompleted", entry)
-    if len(body) <= INLINE_LIMIT:
-        return body
-    blob = Blob(new_id(), body)
-    return blob, tail({"type": "entryCompleted", "blob": blob.id})
-
-
-def size_of(entry: Completed) -> int:
-    """Return the bytes of an entry's stored form."""
-    return len(entry[0].body) if isinstance(entry, tuple) else len(entry)
-
-
-def _contents(entries: Iterable[Completed]) -> Iterator[Argument]:
-    """Yield the `...contents` of a script."""
-    for entry in entries:
-        if isinstance(entry, tuple):
-            blob, reference = entry
-            yield from ("blob", blob.id, blob.body, reference)
-        else:
-            yield entry
-
-
 async def stage(
     broker: Broker, session_id: str, draft: Draft, entries: Iterable[Completed], *, ttl: float
 ) -> Draft | None:
@@ -189,7 +158,7 @@ async def stage(
     reply = await broker.run(
         "stage",
         session_key(broker, session_id),
-        _contents(entries),
+        contents(entries),
         sid=session_id,
         draft=draft.name,
         first=draft.events + 1,
@@ -202,19 +171,6 @@ async def stage(
             return None
         case _:
             raise DraftLostError
-
-
-@dataclass(frozen=True, kw_only=True)
-class Message:
-    """A message as the scripts take it: completed tails, the user's entry first, and the blobs they refer to."""
-
-    tails: Sequence[Completed]
-    digest: str
-    preview: bytes = b""
-
-    def values(self) -> list[Argument]:
-        """Return the `...contents` of `start` and `steer`."""
-        return list(_contents(self.tails))
 
 
 @dataclass(frozen=True)
@@ -336,14 +292,26 @@ async def answer(
 
 
 @dataclass(frozen=True)
+class Asked:
+    """An open callback: its place in the log that was read (`N-ms`, of a subagent's `N-ms.k`), its session, and its record there.
+
+    The record is empty when that session's log holds it no longer.
+    """
+
+    place: str
+    session_id: str
+    body: bytes
+
+
+@dataclass(frozen=True)
 class OpenRecord:
-    """An active turn as it stood at `last`: its text so far as JSON, and the records of its open callbacks."""
+    """An active turn as it stood at `last`: its text so far as JSON, and its open callbacks, the subagents' too."""
 
     last: str
     text: bytes
     first: str
     previous_end: str
-    callbacks: list[Raw]
+    callbacks: list[Asked]
 
 
 @dataclass(frozen=True)
@@ -370,7 +338,9 @@ async def record(broker: Broker, session_id: str, turn_id: str) -> OpenRecord | 
     match reply[0]:
         case b"running":
             last, text, first, previous = reply[1].decode(), reply[2], reply[3].decode(), reply[4].decode()
-            return OpenRecord(last, text, first, previous, pairs_of(reply[5:]))
+            flat = iter(reply[5:])
+            asked = [Asked(at.decode(), of.decode(), body) for at, of, body in zip(flat, flat, flat, strict=True)]
+            return OpenRecord(last, text, first, previous, asked)
         case b"ended":
             return EndedRecord(
                 reply[1].decode(), Raw(reply[2].decode(), reply[3]), reply[4].decode(), reply[5].decode()

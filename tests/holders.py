@@ -10,11 +10,12 @@ from typing import Any, Final, cast
 
 from broker import queue, runs, transitions
 from broker.broker import Broker
+from broker.contents import Message
 from broker.keys import new_id, new_session_id
 from broker.protocol.values import loads
 from broker.protocol.wire import entry_tail, merge_blob, resolved_tail, tail
 from broker.scripting import Argument
-from broker.transitions import Message, Raw, SessionOptions, words_of
+from broker.transitions import Raw, SessionOptions, words_of
 
 ENDED: Final = tail({"type": "turnEnded", "state": {"type": "completed", "text": "", "toolCalls": []}})
 """The tail of a completed turn's end."""
@@ -96,6 +97,8 @@ class Holder:
         if verb == "append":
             more.setdefault("expires", transitions.ms_of(self.broker.settings.callback_timeout))
         arguments: dict[str, Argument] = {"sid": self.session_id, "fence": self.fence, "op": op, "seen": self.seen}
+        if verb == "finish":
+            arguments |= {"report": "", "blob": "", "body": ""}
         key = self.broker.keys.of("session", self.session_id)
         words = words_of(await self.broker.run(verb, key, rest, budget=5, **{**arguments, **more}))
         if words[0] == "ok":

@@ -13,13 +13,18 @@ from broker.keys import AGENT_NAME
 from broker.protocol.errors import SdkError
 from workers.client_tools import ClientTool
 from workers.hook_set import HookSet
-from workers.hooks import Hook, SubagentPolicy
+from workers.hooks import Hook
 from workers.models import Model, ToolSpec, check_model, resolve_model
 from workers.permissions import PermissionMode, PermissionPolicy
+from workers.subagents import SpawnTool, Subagent, SubagentPolicy, checked_subagents
 from workers.tools import Tool
 from workers.toolset import AnyTool, Toolset, as_tools
 
-_NEXT_RELEASE: Final = ("subagents", "mcps", "connectors")
+_INHERITED: Final = (
+    "model", "instructions", "tools", "permission_mode", "permission_policy", "max_iterations", "temperature",
+    "reasoning_effort", "subagents", "subagent_policy", "tool_errors",
+)  # fmt: skip
+_NEXT_RELEASE: Final = ("mcps", "connectors")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,14 +85,14 @@ class AgentDefinition:
         reasoning_effort: str | None = None,
         hooks: Sequence[Hook] = (),
         guardrails: Sequence[Hook] = (),
-        subagents: Sequence[Any] = (),
+        subagents: Sequence[Subagent] = (),
         subagent_policy: SubagentPolicy | None = None,
         mcps: Sequence[Any] = (),
         connectors: Sequence[Any] = (),
         tool_errors: Literal["report", "raise"] = "report",
         description: str | None = None,
     ) -> None:
-        later = {"subagents": subagents, "mcps": mcps, "connectors": connectors}
+        later = {"mcps": mcps, "connectors": connectors}
         for argument in _NEXT_RELEASE:
             if later[argument]:
                 raise SdkError(f"{argument}= arrives with the next release; this one would run the agent without them")
@@ -106,19 +111,26 @@ class AgentDefinition:
         self.instructions = instructions
         self.tools = as_tools(tools, "tools")
         self.hooks = HookSet(guardrails, hooks)
+        self._handed_on = {"guardrails": guardrails, "hooks": hooks, "mcps": mcps, "connectors": connectors}
         self.permission_mode = permission_mode
         self.permission_policy = permission_policy
         self.output_type = output_type
         self.max_iterations = max_iterations
         self.temperature = temperature
         self.reasoning_effort = reasoning_effort
+        self.subagents = checked_subagents(subagents)
+        if subagent_policy is not None and not isinstance(subagent_policy, SubagentPolicy):
+            raise TypeError(f"subagent_policy must be a SubagentPolicy, not {type(subagent_policy).__name__}")
         self.subagent_policy = subagent_policy
         self.tool_errors = tool_errors
         self.description = description
         self._own = self.toolset()
+        self._children: dict[str, AgentDefinition] = {}
+        for each in self.subagents:
+            self._inherited(each, subagents=())  # raises, naming it, for one that cannot be made
 
-    def toolset(self) -> Toolset:
-        """Return the tools that every run of this agent has, its hooks' among them; a run adds those of its sources."""
+    def toolset(self, depth: int = 0) -> Toolset:
+        """Return the tools that a run has `depth` levels below its root, its hooks' among them; it adds those of its sources."""
         tools = Toolset(self.tools)
         for hook in self.hooks:
             for item in hook.tools:
@@ -127,7 +139,41 @@ class AgentDefinition:
                         f"hook {hook.name}: tools: there is a tool with the id {item.id!r} already; give one name="
                     )
                 tools.add(item)
+        if self.subagents and depth < self.policy.max_depth:
+            tools.add(SpawnTool(self.subagents))
         return tools
+
+    @property
+    def policy(self) -> SubagentPolicy:
+        """The limits on its subagents."""
+        return self.subagent_policy or SubagentPolicy()
+
+    def child(self, name: str) -> AgentDefinition:
+        """Return the definition of a subagent, which inherits what it leaves unset. Raises `KeyError` for an unknown name."""
+        if name not in self._children:
+            found = next((each for each in self.subagents if each.name == name), None)
+            if found is None:
+                raise KeyError(name)
+            self._children[name] = self._inherited(found)
+        return self._children[name]
+
+    def _inherited(self, subagent: Subagent, **more: Any) -> AgentDefinition:
+        own = {name: getattr(self, name) for name in _INHERITED} | self._handed_on
+        try:
+            return AgentDefinition(**{**own, **subagent.overrides(), **more})
+        except (TypeError, ValueError, SdkError) as bad:
+            raise type(bad)(f"subagent {subagent.name}: {bad}") from bad
+
+    @property
+    def stubs(self) -> list[ClientTool]:
+        """The client tools of the agent and of its subagents, at any depth."""
+        found = [item for item in self.tools if isinstance(item, ClientTool)]
+        waiting = list(self.subagents)
+        while waiting:
+            each = waiting.pop()
+            found += [item for item in each.tools or () if isinstance(item, ClientTool)]
+            waiting += each.subagents or ()
+        return found
 
     def tool(self, tool_id: str) -> AnyTool | None:
         """Return one of the agent's own or its hooks' tools, as `Toolset.find` does."""

@@ -8,7 +8,7 @@ Private fields of records that it reads (written by `workers/reply.py`, `broker/
     entryCompleted  private.reply    {"read": N, "usage": {…}}    the first record of a model's reply
     checkpoint      private.draft    {"read": N, "usage": {…}}    a reply that a hook has the model write again
     toolCall entry  private.call     {"decision": "run|ask|client|refused", "callback": id, "text": …, "retrySafe": …,
-                                      "hooked": …}
+                                      "hooked": …, "spawns": …}
     callbackResolved private         {"outcome": "answered|closed|expired", "answer": {…}}
 """
 
@@ -47,6 +47,7 @@ class Call:
     text: str | None = None
     retry_safe: bool = False
     hooked: bool = False
+    spawns: bool = False
     answer: dict[str, Any] | None = None
     outcome: str | None = None
     result_entry: str | None = None
@@ -70,7 +71,19 @@ class Call:
     @property
     def ready(self) -> bool:
         """Whether something can be done about it now: run it, or write down what was decided or answered."""
-        return not self.done and (self.decision in ("run", "refused") or self.outcome is not None)
+        if self.done or (self.spawns and self.started):
+            return False
+        return self.decision in ("run", "refused") or self.outcome is not None
+
+    @property
+    def starts_child(self) -> bool:
+        """Whether what can be done about it now is to start a subagent."""
+        return self.spawns and self.ready and self.decision != "refused" and self.allowed
+
+    @property
+    def allowed(self) -> bool:
+        """Whether nobody has to be asked, or somebody said yes."""
+        return self.decision == "run" or (self.outcome == "answered" and (self.answer or {}).get("type") == "allow")
 
 
 @dataclass
@@ -249,7 +262,7 @@ class History:
 
     def _message(self, entry: dict[str, Any], *, replied: bool) -> None:
         content = tuple(content_from_wire(block) for block in entry["content"])
-        match entry["role"]:
+        match entry.get("role", "user"):  # a message between agents has a sender, and no role
             case "assistant":
                 if self.open_message == entry["id"]:
                     self.open_message = None
@@ -281,6 +294,7 @@ class History:
             text=decided.get("text"),
             retry_safe=bool(decided.get("retrySafe")),
             hooked=bool(decided.get("hooked")),
+            spawns=bool(decided.get("spawns")),
         )
         reply.calls.append(call)
         self.calls[call.tool_call_id] = call

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
@@ -35,6 +35,17 @@ class _Function(Protocol):
 
     @property
     def coroutine(self) -> Any: ...
+
+
+def _served(root: AgentDefinition, path: Sequence[str]) -> tuple[AgentDefinition, bool]:
+    """The definition at the end of a path of subagents, and whether it is there; else the last one on the way."""
+    definition = root
+    for name in path:
+        try:
+            definition = definition.child(name)
+        except KeyError:
+            return definition, False
+    return definition, True
 
 
 @dataclass
@@ -108,17 +119,25 @@ class HeldTurns:
         self.queues[job.id] = key
         if begun.after != history.last:
             history = History()  # the broker lost what this one was folded from
+        definition, known = _served(self.agents[begun.agent], begun.path)
         context = RunContext(
             self.broker,
-            self.agents[begun.agent],
+            definition,
             job.session_id,
             job.turn_id,
             fence,
             loads(begun.inputs) if begun.inputs else {},
             loads(begun.customization) if begun.customization else {},
+            begun.path,
+            begun.spawned,
         )
         await fold_raw(self.broker, job.session_id, history, begun.tail)
-        self.runs[job.session_id] = run = await start_run(context, begun, history)
+        run = await start_run(context, begun, history)
+        if not known:
+            missing = f"agent {begun.agent} has no subagent {'/'.join(begun.path)} any more"
+            await run.fail(ProtocolError(message=missing, code="unknown_agent"))
+            return
+        self.runs[job.session_id] = run
         log.info("turn_begun", worker=self.worker, session=job.session_id, turn=job.turn_id, attempt=begun.attempt)
         try:
             outcome = await self._outcome(run, job)

@@ -233,22 +233,3 @@ class Hook:
         **inputs: Any,
     ) -> Awaitable[None] | None:
         """Run before a turn ends that is done, also a skipped one; again if a message came and the turn went on."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Subagent:
-    """An agent that this agent's model may start; what is unset is inherited."""
-
-    name: str
-    description: str
-    instructions: str | None = None
-    model: Any = None
-    tools: Sequence[Any] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class SubagentPolicy:
-    """Limits on an agent's subagents."""
-
-    concurrent_child_turn_limit: int = 10
-    max_depth: int = 2

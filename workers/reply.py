@@ -32,6 +32,7 @@ from workers.hook_set import BoundHook
 from workers.hooks import HookCall, HookReply, Reject, RequestApproval, Retry
 from workers.models import ModelDelta, ModelError, ModelReasoning, ModelStop, ModelText, ModelToolCall, ModelUsage
 from workers.permissions import decide, interrupted_text, refused_text, skipped_text
+from workers.subagents import SpawnTool
 from workers.toolset import Toolset
 from workers.writer import Writer
 
@@ -293,7 +294,8 @@ class ReplyWriter:
         if decision == "refused":
             return {"decision": "refused", "text": refused_text(known.id)}, None
         callback, now = new_id(), datetime.now(UTC)
-        retry_safe = False if isinstance(known, ClientTool) else known.retry_safe
+        retry_safe = not isinstance(known, (ClientTool, SpawnTool)) and known.retry_safe
+        spawns: Record = {"spawns": True} if isinstance(known, SpawnTool) else {}
         hooked: Record = {}
         if isinstance(known, ClientTool) and self._hooks.has("post_tool_call"):
             hooked = {"hooked": True}
@@ -303,11 +305,11 @@ class ReplyWriter:
                 tool=tool, tool_call_id=call.id, arguments=call.arguments, from_hook=verdict.asked is not None
             )
             question = approval_to_wire(callback, request, now, approval_title(known.name, verdict.asked))
-            return {"decision": "ask", "callback": callback, "retrySafe": retry_safe, **hooked}, question
+            return {"decision": "ask", "callback": callback, "retrySafe": retry_safe, **hooked, **spawns}, question
         if isinstance(known, ClientTool):
             asked = ClientToolCall(tool_call_id=call.id, name=known.id, arguments=call.arguments)
             return {"decision": "client", "callback": callback, **hooked}, client_call_to_wire(callback, asked, now)
-        return {"decision": "run", "retrySafe": retry_safe}, None
+        return {"decision": "run", "retrySafe": retry_safe, **spawns}, None
 
 
 def abandon(history: History, effects: Effects) -> None:

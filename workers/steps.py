@@ -8,7 +8,7 @@
                 └─ reply with calls ── RunTools ── all results
                                      ├ FailLost   a started tool lost its worker
                                      ├ Wait       calls of this run are under way
-                                     └ Park       only answers are missing: the job returns
+                                     └ Park       only answers and subagents are missing: the job returns
 ```
 """
 
@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from workers.fold import Call, History
+
+StopReason = Literal["iteration_limit", "skipped"] | None
 
 
 @dataclass(frozen=True)
@@ -51,31 +53,43 @@ class Wait:
 
 @dataclass(frozen=True)
 class Park:
-    """Only answers are missing."""
+    """Only answers and ends of subagents are missing."""
 
 
 @dataclass(frozen=True)
 class Finish:
     """The turn is done."""
 
-    stop_reason: Literal["iteration_limit", "skipped"] | None = None
+    stop_reason: StopReason = None
 
 
 Step = OpenTurn | CallModel | RunTools | FailLost | Wait | Park | Finish
 
 
 def next_step(
-    history: History, running: frozenset[str], max_iterations: int | None = None, *, opening: bool = False
+    history: History,
+    running: frozenset[str],
+    max_iterations: int | None = None,
+    *,
+    children: int = 10,
+    opening: bool = False,
 ) -> Step:
     """Return the next step. `running` holds the tool_call_ids that this run has started: empty after begin.
 
-    `opening`: the agent has hooks that a turn begins with.
+    `children` is how many subagents may run at once. `opening`: the agent has hooks that a turn begins with.
     """
     pending = [call for call in history.calls.values() if not call.done]
-    lost = [call for call in pending if call.started and call.tool_call_id not in running and not call.retry_safe]
+    idle = [call for call in pending if call.tool_call_id not in running]
+    lost = [call for call in idle if call.started and not call.retry_safe and not call.spawns]
     if lost:
         return FailLost(tuple(lost))
-    ready = [call for call in pending if call.ready and call.tool_call_id not in running]
+    free = children - sum(call.spawns and (call.started or call.tool_call_id in running) for call in pending)
+    ready: list[Call] = []
+    for call in idle:
+        if call.starts_child:
+            free -= 1
+        if call.ready and not (call.starts_child and free < 0):
+            ready.append(call)
     if ready:
         return RunTools(tuple(ready))
     if pending:

@@ -8,9 +8,10 @@ from typing import Any
 
 from workers.client_tools import ClientTool
 from workers.models import ToolSpec
+from workers.subagents import SpawnTool
 from workers.tools import RunnableTool, Tool, tool
 
-AnyTool = RunnableTool | ClientTool
+AnyTool = RunnableTool | ClientTool | SpawnTool
 
 
 def as_tools(tools: Any, place: str) -> tuple[AnyTool, ...]:

@@ -17,9 +17,10 @@ import structlog
 from broker.broker import Broker
 from broker.keys import new_id
 from broker.protocol.callbacks import ClientToolCall, client_call_to_wire
+from broker.protocol.errors import SessionBusyError
 from broker.protocol.records import ProtocolError, completed_to_wire, failed_to_wire
 from broker.protocol.values import watch_replaced
-from broker.runs import Begun
+from broker.runs import Begun, SpawnCall
 from workers.agent import AgentDefinition
 from workers.client_tools import ClientTool
 from workers.effects import Effects, Record, error_entry, result_entry, result_of, stored_result
@@ -30,8 +31,9 @@ from workers.models import ModelError, until_silent
 from workers.permissions import denied_text, expired_text, interrupted_text, lost_text
 from workers.prompt import build_request, tell_ahead
 from workers.reply import ReplyWriter, abandon
-from workers.steps import CallModel, FailLost, Finish, OpenTurn, Park, RunTools, Wait, next_step
-from workers.tools import RunnableTool, ToolResult
+from workers.steps import CallModel, FailLost, Finish, OpenTurn, Park, RunTools, StopReason, Wait, next_step
+from workers.subagents import Parent, SpawnTool, completed_report, failed_report, new_child
+from workers.tools import RunnableTool, ToolError, ToolResult
 from workers.writer import Writer
 
 log = structlog.get_logger("turnstream.turn")
@@ -52,6 +54,10 @@ class RunContext:
     fence: str
     inputs: Mapping[str, Any]
     customization: Mapping[str, Any]
+    path: tuple[str, ...] = ()
+    """Names of subagents, from below the root down to this one; empty for a root."""
+    spawned: SpawnCall | None = None
+    """The call in the parent's log that this turn answers."""
 
 
 class TurnRun:
@@ -62,7 +68,7 @@ class TurnRun:
         self.news = asyncio.Event()
         self._writer = Writer(context.broker, context.session_id, context.turn_id, context.fence, history)
         self._running: dict[str, asyncio.Task[None]] = {}
-        self._tools = context.definition.toolset()
+        self._tools = context.definition.toolset(len(context.path))
         facts = TurnFacts(context.session_id, context.turn_id, context.definition.name, context.inputs)
         self._hooks = HookRuns(
             context.definition.hooks, facts, lambda: self.history, retries=context.broker.settings.hook_retries
@@ -102,8 +108,14 @@ class TurnRun:
             self.news.clear()
             await self._writer.catch_up()
         definition = self.context.definition
-        opening = self._hooks.has("pre_agent_turn")
-        match next_step(self.history, frozenset(self._running), definition.max_iterations, opening=opening):
+        step = next_step(
+            self.history,
+            frozenset(self._running),
+            definition.max_iterations,
+            children=definition.policy.concurrent_child_turn_limit,
+            opening=self._hooks.has("pre_agent_turn"),
+        )
+        match step:
             case OpenTurn():
                 await self._writer.write(await self._hooks.open_turn())
             case CallModel():
@@ -130,10 +142,13 @@ class TurnRun:
                 return await self._finish(stop_reason)
         return None
 
-    async def _finish(self, stop_reason: str | None) -> Outcome | None:
-        effects, history = await self._hooks.close_turn(), self.history
+    async def _finish(self, stop_reason: StopReason) -> Outcome | None:
+        effects, history, context = await self._hooks.close_turn(), self.history, self.context
         state = completed_to_wire(history.text, history.tool_calls, stop_reason, history.usage)
-        if await self._writer.finish(state, effects, regardless=stop_reason == "skipped"):
+        report = b""
+        if context.spawned is not None:
+            report = completed_report(context.spawned, context.session_id, history.text, context.definition.output_type)
+        if await self._writer.finish(state, effects, regardless=stop_reason == "skipped", report=report):
             return "ended"
         self._hooks.forget()
         await self._writer.catch_up()
@@ -198,8 +213,11 @@ class TurnRun:
 
     async def _fail(self, error: ProtocolError, effects: Effects | None = None) -> Outcome:
         """End the turn as failed, after these effects, which withdraw what the model was writing."""
-        text = (None if effects else self._cut_text) or self.history.text
-        await self._writer.finish(failed_to_wire(error, text), effects, regardless=True)
+        text, context = (None if effects else self._cut_text) or self.history.text, self.context
+        report = b""
+        if context.spawned is not None:
+            report = failed_report(context.spawned, context.session_id, context.definition.name, error)
+        await self._writer.finish(failed_to_wire(error, text), effects, regardless=True, report=report)
         return "ended"
 
     # Tool calls.
@@ -217,6 +235,8 @@ class TurnRun:
                 await self._write_result(call, settled, replaced=replaced)
         elif isinstance(tool, ClientTool):
             await self._ask_client(call)
+        elif isinstance(tool, SpawnTool):
+            await self._spawn(call, tool)
         elif tool is not None:
             await self._run_tool(call, tool)
 
@@ -281,19 +301,49 @@ class TurnRun:
         effects.ask(client_call_to_wire(new_id(), asked, datetime.now(UTC)))
         await self._writer.write(effects)
 
+    def _starting(self, call: Call, entry_id: str) -> Effects:
+        """Its result is added, empty: from now on the call has started."""
+        effects = Effects()
+        effects.event({"type": "entryAdded", "entry": result_entry(entry_id, call.tool_call_id, call.name)})
+        effects.close(call.field)
+        cut = interrupted_text(call.name, started=True)
+        effects.keep(entry_id, error_entry(entry_id, call.tool_call_id, call.name, cut))
+        return effects
+
     async def _run_tool(self, call: Call, tool: RunnableTool) -> None:
         entry_id = call.result_entry or new_id()
         if not call.started:
-            effects = Effects()
-            effects.event({"type": "entryAdded", "entry": result_entry(entry_id, call.tool_call_id, call.name)})
-            effects.close(call.field)
-            cut = interrupted_text(call.name, started=True)
-            effects.keep(entry_id, error_entry(entry_id, call.tool_call_id, call.name, cut))
-            await self._writer.write(effects)
+            await self._writer.write(self._starting(call, entry_id))
         limit = self.context.broker.settings.tool_timeout
         with watch_replaced() as replaced:
             result = await tool.call(call.arguments, self.context.inputs, limit)
         await self._conclude(call, entry_id, result, replaced=bool(replaced))
+
+    async def _spawn(self, call: Call, tool: SpawnTool) -> None:
+        """Start a subagent; its end completes the call's result, whatever worker has the turn by then."""
+        context, entry_id = self.context, new_id()
+        try:
+            asked = tool.task(call.arguments)
+        except ToolError as bad:
+            await self._write_result(call, error_entry(entry_id, call.tool_call_id, call.name, str(bad)))
+            return
+        parent = Parent(
+            session_id=context.session_id,
+            agent=context.definition.name,
+            path=context.path,
+            customization=context.customization,
+        )
+        own_model = context.definition.child(asked[0]).model is not context.definition.model
+        child = new_child(parent, call, entry_id, asked, own_model=own_model)
+        effects = self._starting(call, entry_id)
+        try:
+            limit = context.definition.policy.concurrent_child_turn_limit
+            started = await self._writer.spawn(child, effects, limit)
+        except SessionBusyError:
+            started = False
+        if not started:
+            said = f"{call.name} could not start a subagent: the broker takes no new work now."
+            await self._write_result(call, error_entry(entry_id, call.tool_call_id, call.name, said))
 
 
 async def start_run(context: RunContext, begun: Begun, history: History) -> TurnRun:

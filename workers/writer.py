@@ -10,7 +10,7 @@ from broker import runs
 from broker.blobs import read_records
 from broker.broker import Broker
 from broker.log import read_raw
-from broker.runs import Write
+from broker.runs import Child, Write
 from broker.transitions import Raw
 from workers.effects import Effects, Record
 from workers.fold import History
@@ -31,7 +31,7 @@ class Writer:
         self._next = Effects()
         self._text: tuple[str, str, list[str]] | None = None
         self._failed: Exception | None = None
-        self._sending: asyncio.Future[None] | None = None
+        self._sending: asyncio.Future[Any] | None = None
         self._after: asyncio.Future[None] | None = None
         self.history = history
 
@@ -66,6 +66,27 @@ class Writer:
             kind, entry_id, pieces = self._text
             self._text = None
             self._next.more_text(kind, entry_id, "".join(pieces))
+
+    async def spawn(self, child: Child, effects: Effects, limit: int) -> bool:
+        """Start a subagent, with effects on this session; False when `limit` of them run already. Raises as `write`."""
+        await self.flush()
+        while self._sending is not None:
+            await asyncio.shield(self._sending)
+        if self._failed is not None:
+            raise self._failed
+        spawning = asyncio.ensure_future(self._spawn(child, effects, limit))
+        self._sending = spawning
+        return await asyncio.shield(spawning)
+
+    async def _spawn(self, child: Child, effects: Effects, limit: int) -> bool:
+        try:
+            stamp = self._stamp()
+            done = await runs.spawn(self._broker, stamp, child, effects.values, limit=limit, budget=self._budget)
+            if done is not None:
+                await self._folded(effects, *done)
+            return done is not None
+        finally:
+            self._sending = asyncio.ensure_future(self._send()) if self._after is not None else None
 
     def _scheduled(self) -> asyncio.Future[None]:
         """The write that will carry what is handed in now: the next one, or one that starts at once."""
@@ -105,7 +126,12 @@ class Writer:
         self._after = None
 
     async def _append(self, effects: Effects) -> None:
-        first, last = await runs.append(self._broker, self._stamp(), effects.values, budget=self._budget)
+        await self._folded(
+            effects, *await runs.append(self._broker, self._stamp(), effects.values, budget=self._budget)
+        )
+
+    async def _folded(self, effects: Effects, first: int, last: str) -> None:
+        """Fold what a write stored; where something else came between, read the log instead."""
         if first != self.history.n + 1:
             await self.catch_up()
             return
@@ -131,10 +157,13 @@ class Writer:
         await self.flush()
         return await runs.park(self._broker, self._stamp(), budget=self._budget)
 
-    async def finish(self, state: Record, effects: Effects | None = None, *, regardless: bool = False) -> bool:
+    async def finish(
+        self, state: Record, effects: Effects | None = None, *, regardless: bool = False, report: bytes = b""
+    ) -> bool:
         """End the turn, after these effects; False when there is news to fold first, and nothing was written.
 
-        `regardless`: a failure, or a hook, ends it whatever came.
+        `regardless`: a failure, or a hook, ends it whatever came. `report` is, of a subagent, the completed tail of its
+        spawn call's result.
         """
         await self.flush()
         effects = effects or Effects()
@@ -142,7 +171,7 @@ class Writer:
         stamp = self._stamp()
         if regardless:
             stamp = Write(stamp.session_id, stamp.fence, stamp.op, "")
-        return await runs.finish(self._broker, stamp, ended, effects.values, budget=self._budget)
+        return await runs.finish(self._broker, stamp, ended, effects.values, report=report, budget=self._budget)
 
     async def close(self) -> None:
         """Stop writing. What is in flight may still arrive; what waits does not."""

@@ -15,6 +15,7 @@ an entry added complete, stored once   N    {"type":"entryAdded","beside":true} 
 a message being written, first text    N    {"type":"entryAdded","delta":true,"entry":{…}}      two events with one id
 a body over 64 KiB                     N    {"type":"…","blob":"<id>"}              the rest lies in blobs:<session>
 a delta, published only                N-<ms>.<k>  {"type":"textDelta","entryId":"…","text":"…"}
+a subagent's callback, so too           N-<ms>.<k>  {"type":"nudge"}     no event: whoever waits here looks
 
 public cursor   <session>:<N>-<ms>     or, of a delta,  <session>:<N>-<ms>.<k>
 ```
@@ -71,9 +72,10 @@ START: Final = Position(0, 0)
 
 
 def parse_stream_id(stream_id: str) -> Position:
-    """Return the position of an id in the stream."""
-    n, _, ms = stream_id.partition("-")
-    return Position(int(n), int(ms))
+    """Return the position of an id in the stream, or of one with a count."""
+    n, _, rest = stream_id.partition("-")
+    ms, _, k = rest.partition(".")
+    return Position(int(n), int(ms), int(k or 0))
 
 
 def format_cursor(session_id: str, position: Position) -> str:
@@ -188,6 +190,10 @@ def _entry_completed(raw: dict[str, Any], common: dict[str, Any]) -> tuple[Event
     return (EntryCompleted(**common, entry=_entry(raw, common)),)
 
 
+def _nudge(_raw: dict[str, Any], _common: dict[str, Any]) -> tuple[Event, ...]:
+    return ()
+
+
 def _text_delta(raw: dict[str, Any], common: dict[str, Any]) -> tuple[Event, ...]:
     return (TextDelta(**common, entry_id=raw["entryId"], text=raw["text"]),)
 
@@ -203,11 +209,12 @@ _DECODERS: Final[dict[str, _Decoder]] = {
     "entryAdded": _entry_added,
     "entryCompleted": _entry_completed,
     "textDelta": _text_delta,
+    "nudge": _nudge,
 }
 
 
 def decode(session_id: str, position: Position, record: dict[str, Any]) -> tuple[Event, ...]:
-    """Return the events of a record, one or two. Never raises.
+    """Return the events of a record: one, two, or none for a nudge. Never raises.
 
     A type or shape that this version does not know becomes `UnknownEvent`. An entry that lies in the next record must
     have been put in (`record["entry"]`) before.

@@ -5,13 +5,14 @@
 --         resolved: the tail of callbackResolved, the answer among its private fields; call, result: for a client tool, the
 --         open field of its call and the bytes that complete it from now on; blob: id and body that `resolved` refers to, if any
 -- RETURN  answered | lost id body: another answer counted, in that record | unknown | missing
--- EVENTS  callbackResolved, then turnUpdated(running) if none is open any more
---@include session emit enqueue once
+-- EVENTS  callbackResolved, then turnUpdated(running) if none is open any more; in each session above that too
+--@include session emit enqueue tree once
 local s = load_session(sid)
 if not s then return {'missing'} end
 local before = said_before(nonce)
 if before then return before end
-if not redis.call('HGET', s.asked, callback) then
+local open = redis.call('HGET', s.asked, callback)
+if not open or not is_own(open) then
   local id = redis.call('HGET', s.settled, callback)
   if not id then return {'unknown'} end
   local record = redis.call('XRANGE', s.log, id, id)[1]
@@ -27,5 +28,6 @@ if call ~= '' then
 end
 if redis.call('HLEN', s.asked) == 0 then emit_turn(s, 'running') end
 flush(s)
+resolved_above(s, {callback})
 wake_turn(s)
 return say(nonce, 'answered')

@@ -4,7 +4,7 @@
 -- ARGV    sid fence op seen expires ...effects    expires: ms that a callback which opens stays open, '' = for ever
 -- RETURN  ok first-n last-id | superseded | late | gap
 -- EVENTS  what its effects say (include/effects.lua), turnUpdated(blocked) when a first callback opened
---@include session emit enqueue end_turn effects fenced
+--@include session emit enqueue tree end_turn effects fenced
 local s = load_session(sid)
 local refused = refuse(s, fence, op, seen)
 if refused then return refused end

@@ -6,9 +6,11 @@
 --         '' = it was claimed before; progress: ms that the run may write nothing, '' = for ever
 -- RETURN  dropped: the turn is not at that wake, its id is gone | taken: it is not in its queue
 --         newer: a record protocol this worker cannot read | dead: attempts are used up, the turn has ended
---         begun attempts last-id agent inputs customization from, then id body …   from: `after`, or 0-0 when the log has no such id
+--         begun attempts last-id inputs customization from agent path entry call, then id body …
+--         from: `after`, or 0-0 when the log has no such id; agent: whose workers run it; path: names of subagents below it;
+--         entry, call: the spawn call's result in the parent, '' for a root
 -- EVENTS  a notice from the second attempt on; the turn's end when dead
---@include session emit enqueue end_turn
+--@include session emit enqueue tree end_turn
 local s = load_session(sid)
 local queue = s and queue_key(s)
 if not s or s.turn ~= turn or int(s.wake) ~= wake then
@@ -43,11 +45,12 @@ if s.fence ~= fence then
     flush(s)
   end
 end
-local extra = redis.call('HMGET', s.key, 'inputs', 'customization')
+local extra = redis.call('HMGET', s.key, 'inputs', 'customization', 'path', 'spawn_entry', 'spawn_call')
 -- What a worker kept of a log that has lost writes since is of no use: it gets the log from its start.
 local from = after
 if after ~= '0-0' and #redis.call('XRANGE', s.log, after, after) == 0 then from = '0-0' end
-local reply = {'begun', int(s.attempts), last_id(s), s.agent, extra[1] or '', extra[2] or '', from}
+local reply = {'begun', int(s.attempts), last_id(s), extra[1] or '', extra[2] or '', from, s.queue, extra[3] or '', extra[4] or '',
+  extra[5] or ''}
 for _, record in ipairs(redis.call('XRANGE', s.log, '(' .. from, '+', 'COUNT', page)) do
   reply[#reply + 1] = record[1]
   reply[#reply + 1] = record[2][2]

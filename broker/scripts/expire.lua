@@ -7,7 +7,7 @@
 -- RETURN  wait sweep    wait: ms until the next deadline, -1 = there is none; sweep: 1 = it is this caller's to sweep, once a minute
 -- EVENTS  callbackResolved (expired), then turnUpdated(running) if none is open any more; the turn's end (interrupted, failed);
 --         sessionUpdated(terminated)
---@include session emit enqueue end_turn
+--@include session emit enqueue tree end_turn
 local DUE = {}
 
 function DUE.callback(sid, callback)
@@ -17,6 +17,7 @@ function DUE.callback(sid, callback)
     '"type":"callbackResolved","callbackId":"' .. callback .. '","private":{"outcome":"expired"}}'))
   if redis.call('HLEN', s.asked) == 0 then emit_turn(s, 'running') end
   flush(s)
+  resolved_above(s, {callback})
   wake_turn(s)
 end
 

@@ -4,11 +4,12 @@
 -- ARGV    sid nonce key digest join turn preview ...contents
 --         key '' = none; join '1' = a message may join the active turn; contents: completed tails, the user's entry first,
 --         then each context message; a tail may be a blob reference, in which case 'blob' id bytes stand before it
--- RETURN  started turn first | joined turn | receipt turn started | busy turn | conflict | terminated | missing
+-- RETURN  started turn first | joined turn | receipt turn started | busy turn | conflict | terminated | child | missing
 -- EVENTS  entryAdded entryCompleted turnStarted sessionUpdated(running), then contexts, then a notice if no worker serves
---@include session emit enqueue once contents
+--@include session emit enqueue once contents turn
 local s = load_session(sid)
 if not s then return {'missing'} end
+if s.ancestors then return {'child'} end
 local before = said_before(nonce)
 if before then return before end
 local receipts = base .. 'receipts:' .. sid
@@ -33,14 +34,7 @@ if active then
 end
 
 local user = ARGV[contents] == 'blob' and contents + 3 or contents
-s.turn, s.first = turn, int(s.n + 1) .. '-' .. int(math.max(now, s.ms))
-redis.call('HSET', s.key, 'turn', turn, 'first', s.first, 'attempts', '0', 'op', '0', 'result', '')
-redis.call('HSETNX', s.key, 'preview', preview)
-redis.call('HSET', s.turns, turn, s.first .. ' ' .. s.prev .. ' -')
-redis.call('ZADD', base .. 'active', int(now), sid)
-add_contents(s, contents, user)
-emit(s, turn, '"type":"turnStarted"}')
-emit_status(s, 'running')
+open_turn(s, turn, preview, contents, user)
 add_contents(s, user + 1, #ARGV)
 if redis.call('ZCOUNT', base .. 'workers:' .. s.agent, int(now), '+inf') == 0 then
   emit(s, turn, '"type":"notice","level":"warning","source":"agent:' .. s.agent

@@ -2,11 +2,12 @@
 --
 -- KEYS    session
 -- ARGV    sid nonce turn ...contents   (contents as in start)
--- RETURN  joined turn | conflict active-turn-or-'-' | missing
+-- RETURN  joined turn | conflict active-turn-or-'-' | child | missing
 -- EVENTS  entryAdded entryCompleted, for the message and each context message
 --@include session emit enqueue once contents
 local s = load_session(sid)
 if not s then return {'missing'} end
+if s.ancestors then return {'child'} end
 local before = said_before(nonce)
 if before then return before end
 if s.turn == '' or s.turn ~= turn then return {'conflict', s.turn ~= '' and s.turn or '-'} end

@@ -7,12 +7,13 @@ from collections.abc import AsyncIterator, Sequence
 
 from broker import runs, transitions
 from broker.broker import Broker
+from broker.contents import Message
 from broker.keys import new_id, new_session_id
 from broker.protocol.events import Event
 from broker.protocol.wire import Position, parse_cursor, tail
 from broker.runs import Write
 from broker.scripting import Argument
-from broker.transitions import Message, SessionOptions
+from broker.transitions import SessionOptions
 
 
 async def open_session(broker: Broker, *, shards: int = 1) -> str:

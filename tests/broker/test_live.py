@@ -14,6 +14,7 @@ from test_log import restore_without_later_events
 from broker import followed as following
 from broker import live, log, transitions
 from broker.broker import Broker
+from broker.contents import Blob
 from broker.keys import new_id, new_session_id
 from broker.live import Hub
 from broker.protocol.errors import InvalidCursorError, ObservationLost, SessionNotFoundError
@@ -21,7 +22,6 @@ from broker.protocol.events import EntryAdded, Event, Notice, SessionUpdated, Te
 from broker.protocol.wire import START, Position, entry_tail, parse_cursor, parse_stream_id, tail
 from broker.scripting import Argument
 from broker.settings import Settings
-from broker.transitions import Blob
 
 
 @pytest.fixture

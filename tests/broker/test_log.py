@@ -5,6 +5,7 @@ from logs import collect, message_tail, notice, open_session, place, start_run
 
 from broker import log, transitions
 from broker.broker import Broker
+from broker.contents import Blob, Message
 from broker.keys import new_id, new_session_id
 from broker.protocol.errors import (
     BrokerUnavailableError,
@@ -16,7 +17,6 @@ from broker.protocol.events import EntryAdded, EntryCompleted, Notice, TextDelta
 from broker.protocol.values import loads
 from broker.protocol.wire import START, Position, entry_tail, parse_cursor, parse_stream_id, tail
 from broker.settings import Settings
-from broker.transitions import Blob, Message
 
 
 async def test_the_log_is_dense_and_typed(broker: Broker) -> None:

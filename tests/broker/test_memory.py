@@ -30,13 +30,14 @@ from holders import answer as allow
 from leaks import drop_keys
 from real_server import RealServer, serving
 
-from broker import queue, runs, transitions
+from broker import contents, queue, runs, transitions
 from broker.broker import Broker
+from broker.contents import Message
 from broker.deadlines import expire
 from broker.keys import new_session_id
 from broker.protocol.errors import SessionBusyError
 from broker.settings import Settings
-from broker.transitions import Draft, Message, SessionOptions
+from broker.transitions import Draft, SessionOptions
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +186,7 @@ async def test_what_is_over_ends(broker: Broker) -> None:
 
 
 def large() -> Message:
-    blob = transitions.Blob("b", message("x" * 100))
+    blob = contents.Blob("b", message("x" * 100))
     return Message(
         tails=[(blob, b'"type":"entryCompleted","blob":"b"}'), message("context", role="context")], digest="d"
     )

@@ -23,7 +23,7 @@ from holders import (
     start,
 )
 
-from broker import queue, runs, transitions
+from broker import contents, queue, runs, transitions
 from broker.broker import Broker
 from broker.keys import new_id
 from broker.protocol.wire import entry_tail
@@ -354,7 +354,7 @@ async def test_a_job_is_read_whatever_the_prefix_ends_with(prefix: str, shard: i
     session = f"{shard}-{new_id()}"
     await transitions.open_session(broker, session, transitions.SessionOptions(agent="a", queue="a", digest="d"))
     entry = {"type": "message", "id": "u", "role": "user", "content": []}
-    message = transitions.Message(tails=[entry_tail("entryCompleted", entry)], digest="m")
+    message = contents.Message(tails=[entry_tail("entryCompleted", entry)], digest="m")
     sent = await transitions.start(broker, session, message, key=None, join=False)
     assert isinstance(sent, transitions.Sent)
     line = broker.keys.queue(shard, "a")

@@ -27,6 +27,7 @@ from holders import (
 from broker import queue, transitions
 from broker.broker import Broker
 from broker.channels import subscribe
+from broker.contents import Blob, Message
 from broker.keys import new_id, new_session_id
 from broker.protocol.errors import (
     SessionIdempotencyConflictError,
@@ -35,7 +36,7 @@ from broker.protocol.errors import (
 )
 from broker.protocol.wire import INLINE_LIMIT, resolved_tail, tail
 from broker.scripting import Argument
-from broker.transitions import ActiveTurn, Answered, Blob, EndedRecord, Lost, Message, NoRecord, OpenRecord, Sent
+from broker.transitions import ActiveTurn, Answered, EndedRecord, Lost, NoRecord, OpenRecord, Sent
 
 STARTED = ["entryAdded", "entryCompleted", "turnStarted", "sessionUpdated(running)"]
 

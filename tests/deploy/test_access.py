@@ -20,6 +20,7 @@ from api_shim.local import place_of
 from broker import queue, runs, transitions
 from broker.broker import Broker
 from broker.channels import pop_token, subscribe
+from broker.contents import Message
 from broker.deadlines import expire
 from broker.keys import new_id, new_session_id
 from broker.live import Hub
@@ -31,14 +32,26 @@ from broker.runs import Begun, Write
 from broker.scripting import Argument, load_script
 from broker.server import find_server, free_port
 from broker.settings import Settings
-from broker.transitions import Message, NoRecord, Sent, SessionOptions
+from broker.transitions import NoRecord, Sent, SessionOptions
 from workers.worker import TurnWorker
 
 CLIENT_VERBS: Final = (
     *("stage", "open_session", "start", "steer", "answer", "interrupt", "cancel", "retitle"),
     *("record", "tails"),
 )
-WORKER_VERBS: Final = ("claim", "begin", "append", "park", "finish", "release", "renew", "leave", "sweep", "expire")
+WORKER_VERBS: Final = (
+    "claim",
+    "begin",
+    "append",
+    "park",
+    "spawn",
+    "finish",
+    "release",
+    "renew",
+    "leave",
+    "sweep",
+    "expire",
+)
 CLIENT_MODULES: Final = ("api_shim/**/*.py", "broker/log.py", "broker/blobs.py", "broker/feed.py", "broker/live.py")
 AT_START: Final = {"info", "set", "select"}  # the check, and a URL's database number
 REFUSED: Final = "o permissions|The user executing the script can't|ACL failure in script"  # as versions word it

@@ -10,9 +10,10 @@ import pytest
 
 from broker import queue, runs, transitions
 from broker.broker import Broker
+from broker.contents import Message
 from broker.keys import new_session_id
 from broker.protocol.wire import entry_tail, resolved_tail, tail
-from broker.transitions import Message, SessionOptions
+from broker.transitions import SessionOptions
 
 POINTS = ("before append", "after append", "before park", "after park", "while queued")
 

@@ -12,11 +12,12 @@ from real_server import RealServer
 
 from broker import queue, transitions
 from broker.broker import Broker
+from broker.contents import Message
 from broker.live import Hub
 from broker.protocol.events import Event
 from broker.protocol.wire import entry_tail
 from broker.settings import Settings
-from broker.transitions import Message, SessionOptions
+from broker.transitions import SessionOptions
 
 SESSION = "0-11111111-2222-3333-4444-555555555555"
 

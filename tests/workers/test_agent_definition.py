@@ -12,7 +12,6 @@ import api_shim as agents
 from broker.protocol.errors import SdkError
 from workers.agent import AgentDefinition, SessionAgentCustomization
 from workers.client_tools import client_tool
-from workers.hooks import Subagent
 from workers.permissions import PermissionPolicy, PermissionRule
 from workers.scripted import ScriptedModel, register_scripted
 from workers.tools import tool
@@ -168,7 +167,6 @@ def test_a_decorator_that_decorated_nothing_is_no_tool(undecorated: Any) -> None
 @pytest.mark.parametrize(
     ("argument", "value"),
     [
-        ("subagents", Subagent(name="a", description="b")),
         ("mcps", "https://example.org"),
         ("connectors", "notion"),
     ],

@@ -33,19 +33,23 @@ local EFFECTS = {
   end},
   l = {1, function(s, i) redis.call('HSET', s.open, 'end', ARGV[i]) end},
   q = {2, function(s, i)
-    redis.call('HSET', s.asked, ARGV[i], emit(s, s.turn, ARGV[i + 1]))
+    local id = emit(s, s.turn, ARGV[i + 1])
+    redis.call('HSET', s.asked, ARGV[i], id)
+    s.opened[#s.opened + 1] = {ARGV[i], id}
     if s.expires then arm(now + s.expires, 'callback', s.sid, ARGV[i]) end
   end},
   b = {2, function(s, i) redis.call('HSET', base .. 'blobs:' .. s.sid, ARGV[i], ARGV[i + 1]) end},
 }
 
-local function apply(s, first)
+local function apply(s, first, last)
   local blocked = redis.call('HLEN', s.asked) > 0
   local i = first
-  while i <= #ARGV do
+  s.opened = {}
+  while i <= (last or #ARGV) do
     local effect = EFFECTS[ARGV[i]]
     effect[2](s, i + 1)
     i = i + 1 + effect[1]
   end
   if not blocked and redis.call('HLEN', s.asked) > 0 then emit_turn(s, 'blocked') end
+  asked_above(s, s.opened)
 end

@@ -40,18 +40,49 @@ local function cut_open(s)
     if string.sub(entry[2], 1, 5) == 'call:' then emit_entry(s, s.turn, body) else emit(s, s.turn, body) end
     redis.call('DEL', text_key(s, entry[2]))
   end
-  local asked = redis.call('HKEYS', s.asked)
+  local held, asked = redis.call('HGETALL', s.asked), {}
+  for i = 1, #held, 2 do
+    if is_own(held[i + 1]) then asked[#asked + 1] = held[i] end
+  end
   table.sort(asked)
   for _, callback in ipairs(asked) do
     local id = emit(s, s.turn, '"type":"callbackResolved","callbackId":"' .. callback .. '","private":{"outcome":"closed"}}')
     redis.call('HSET', s.settled, callback, id)
     disarm('callback', s.sid, callback)
   end
+  return asked
 end
 
--- `ended` is the tail of the TurnEnded record; `status` the session's afterwards.
-local function end_turn(s, ended, status)
-  cut_open(s)
+local cut_turn
+
+-- Ends what subagents do, the nearest first: their active turns; with 'terminated' every subagent's session too.
+local function end_below(s, state, status)
+  local every = status == 'terminated'
+  local below = every and redis.call('ZRANGE', base .. 'children:' .. s.sid, 0, -1)
+    or redis.call('SMEMBERS', base .. 'spawned:' .. s.sid)
+  table.sort(below)
+  for _, sid in ipairs(below) do
+    local child = load_session(sid)
+    if child and child.status ~= 'terminated' then
+      if every then redis.call('HSET', child.key, 'termination', string.match(state, '"cause":"([^"]+)"')) end
+      if child.turn ~= '' then
+        cut_turn(child, state, status)
+      elseif every then
+        emit_status(child, status)
+        flush(child)
+        retire(child)
+        end_below(child, state, status)
+      end
+    end
+  end
+end
+
+local INTERRUPTED = '"type":"interrupted","cause":"interrupted"'
+
+-- `ended` is the tail of the TurnEnded record; `status` the session's afterwards; `below` how the turns of its subagents end;
+-- `report` what a subagent's parent gets for it, if not what was kept for a cut.
+local function end_turn(s, ended, status, below, report)
+  local asked = cut_open(s)
   emit_turn(s, 'terminated')
   local id = emit(s, s.turn, ended)
   if s.once == '1' then status = 'terminated' end
@@ -63,25 +94,30 @@ local function end_turn(s, ended, status)
   redis.call('HSET', s.key, 'turn', '', 'job', '', 'holder', '', 'attempts', '0', 'prev', id)
   flush(s)
   if status == 'terminated' then retire(s) end
+  resolved_above(s, asked)
+  report_up(s, report)
+  end_below(s, below or INTERRUPTED, status)
   return id
 end
 
 -- A cut that no worker takes part in: the fence falls first, so that nothing follows the end.
-local function cut_turn(s, state, status)
+function cut_turn(s, state, status)
   local ended = '"type":"turnEnded","state":{' .. state .. ',"text":' .. text_so_far(s) .. '}}'
   hint(s, 'stop')
   redis.call('HSET', s.key, 'fence', '')
-  return end_turn(s, ended, status)
+  return end_turn(s, ended, status, string.find(state, '^"type":"interrupted"') and state)
 end
 
--- Ends a session, and its active turn with it: `cause` is how.
+-- Ends a session with its active turn, and those below: `cause` is how.
 local function end_session(s, cause)
+  local state = '"type":"interrupted","cause":"' .. cause .. '"'
   redis.call('HSET', s.key, 'termination', cause)
   if s.turn ~= '' then
-    cut_turn(s, '"type":"interrupted","cause":"' .. cause .. '"', 'terminated')
+    cut_turn(s, state, 'terminated')
   else
     emit_status(s, 'terminated')
     flush(s)
     retire(s)
+    end_below(s, state, 'terminated')
   end
 end

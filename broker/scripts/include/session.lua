@@ -15,9 +15,10 @@ end
 local now = read_clock()
 
 local FIELDS = {'n', 'ms', 'k', 'status', 'title', 'archived', 'agent', 'queue', 'protocol', 'retention', 'once',
-  'turn', 'job', 'wake', 'fence', 'op', 'result', 'attempts', 'holder', 'first', 'prev'}
+  'turn', 'job', 'wake', 'fence', 'op', 'result', 'attempts', 'holder', 'first', 'prev', 'ancestors'}
 
--- A session as a table, or nil. `n`-`ms` is the id of its last stored event.
+-- A session as a table, or nil. `n`-`ms` is the id of its last stored event; `ancestors`, of a subagent's session alone, names
+-- its parent first and its root last.
 local function load_session(sid)
   local s = {sid = sid, key = base .. 'session:' .. sid, out = {}}
   local values = redis.call('HMGET', s.key, unpack(FIELDS))

@@ -1,0 +1,498 @@
+"""Subagents: sessions of their own that a turn starts, waits for without a worker, and whose questions its root answers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any, ClassVar
+
+import pytest
+from agents_for_tests import (
+    Gate,
+    Home,
+    StepModel,
+    add,
+    ask_color,
+    blocked,
+    call,
+    done,
+    entries_of,
+    expect_pairs,
+    home_fixture,  # noqa: F401 - pytest finds the fixture `home` here
+    started,
+    stored,
+    words,
+)
+from eventually import eventually
+
+import api_shim as agents
+from broker.protocol.content import content_text
+
+ALLOW = agents.AllowApproval()
+HELPER = "helper"
+
+
+def spawn(task: str, agent: str = HELPER) -> agents.ScriptedCall:
+    """A call that starts a subagent."""
+    return agents.ScriptedCall("agents.spawn", {"agent": agent, "task": task})
+
+
+def helper(*replies: Any, name: str = HELPER, **options: Any) -> agents.Subagent:
+    """A subagent that follows a script."""
+    return agents.Subagent(name=name, description="helps", model=StepModel(*replies), **{"tools": [], **options})
+
+
+async def boss(home: Home, *replies: Any, subagents: list[agents.Subagent], **options: Any) -> agents.Session:
+    """A session of an agent that follows a script and has subagents."""
+    agent = await home.agent(StepModel(*replies), subagents=subagents, **options)
+    return await agent.start_session()
+
+
+async def only_child(session: agents.Session) -> agents.Session:
+    """The one subagent's session, once it is there."""
+    (child,) = await eventually(session.subagents, "a subagent's session", until=lambda found: len(found) == 1)
+    return child
+
+
+async def results(session: agents.Session) -> list[agents.ToolResultEntry]:
+    return entries_of(await stored(session), agents.ToolResultEntry)
+
+
+# One child.
+
+
+async def test_a_subagents_answer_is_its_calls_result(home: Home) -> None:
+    session = await boss(home, ["let me ask", spawn("What is it?")], subagents=[helper(["It is blue."])])
+    state = done(await session.run("hi"))
+
+    assert state.output == "done"
+    assert state.tool_calls == (
+        agents.ToolCall(name="agents.spawn", arguments={"agent": HELPER, "task": "What is it?"}),
+    )
+    (result,) = await results(session)
+    child = await only_child(session)
+    assert (content_text(result.content), result.is_error, result.meta) == (
+        "It is blue.",
+        False,
+        {"session_id": child.id},
+    )
+    events = await stored(session)
+    expect_pairs(events)
+    assert words(events).endswith(
+        "=call | +result | =result | +assistant | TextDelta | =assistant | turn terminated | ended Completed | session waiting"
+    )
+
+
+async def test_a_childs_log_is_that_of_a_session_whose_message_has_a_sender(home: Home) -> None:
+    session = await boss(home, [spawn("What is it?")], subagents=[helper(["It is blue."])])
+    await session.run("hi")
+    child = await only_child(session)
+    events = await stored(child)
+
+    assert words(events) == (
+        "+message | =message | TurnStarted | session running | +assistant | TextDelta | =assistant | turn terminated | "
+        "ended Completed | session waiting"
+    )
+    (task,) = entries_of(events, agents.UnknownEntry)
+    assert task.type == "message"
+    assert task.raw["sender"] == {"session_id": session.id, "agent": "agent1"}
+    assert task.raw["content"] == [{"type": "text", "text": "What is it?"}]
+    info = await child.info()
+    assert (info.agent_name, info.parent_id, info.root_id, info.status) == (HELPER, session.id, session.id, "waiting")
+
+
+async def test_the_model_is_told_of_subagents_and_the_child_of_its_task_alone(home: Home) -> None:
+    model, below = StepModel([spawn("What is it?")]), StepModel(["blue"])
+    child = agents.Subagent(name=HELPER, description="knows colors", model=below, instructions="Be brief.")
+    agent = await home.agent(model, instructions="Be kind.", tools=[add], subagents=[child])
+    await (await agent.start_session()).run("hi")
+
+    (spec,) = [tool for tool in model.requests[0].tools if tool.id == "agents.spawn"]
+    assert "helper: knows colors" in spec.description
+    assert spec.parameters["properties"]["agent"]["enum"] == [HELPER]
+    (asked,) = below.requests
+    assert below.user_texts() == ["What is it?"]
+    assert asked.instructions == "Be brief."
+    assert [tool.id for tool in asked.tools] == ["client.add", "agents.spawn"]
+
+
+async def test_a_subagent_inherits_what_it_leaves_unset(home: Home) -> None:
+    model = StepModel([spawn("one")], [call("add", a=1, b=2)], ["three"])
+
+    def script(request: agents.ModelRequest) -> agents.ScriptedReply:
+        return agents.ScriptedReply(text=f"{request.instructions} {request.temperature} {request.reasoning_effort}")
+
+    inherits = agents.Subagent(name=HELPER, description="helps", model=agents.ScriptedModel(script))
+    options: dict[str, Any] = {"instructions": "Be kind.", "temperature": 0.5, "reasoning_effort": "low"}
+    session = await boss(home, [spawn("one")], subagents=[inherits], **options)
+    await session.run("hi")
+    assert [content_text(result.content) for result in await results(session)] == ["Be kind. 0.5 low"]
+    assert model.requests == []
+
+
+async def test_a_session_input_reaches_a_subagents_tools(home: Home) -> None:
+    class Org(agents.SessionInput):
+        input_id: ClassVar[str] = "org"
+        name: str
+
+    @agents.tool
+    async def org_name(org: Annotated[Org, agents.Depends()]) -> str:
+        """Name it."""
+        return org.name
+
+    below = helper([call("org_name")], ["ok"], tools=[org_name])
+    agent = await home.agent(StepModel([spawn("go")]), subagents=[below])
+    session = await agent.start_session(session_inputs={"org": {"name": "Acme"}})
+    await session.run("hi")
+    (result,) = await results(await only_child(session))
+    assert content_text(result.content) == "Acme"
+
+
+async def test_a_subagent_with_an_output_type_gives_structured_content(home: Home) -> None:
+    from pydantic import BaseModel
+
+    class Color(BaseModel):
+        name: str
+
+    session = await boss(home, [spawn("go")], subagents=[helper(['{"name": "blue"}'], output_type=Color)])
+    await session.run("hi")
+    (result,) = await results(session)
+    assert result.structured_content == {"name": "blue"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"agent": "nobody", "task": "go"}, "There is no subagent 'nobody'. Known: helper."),
+        ({"agent": HELPER}, "The arguments do not fit agents.spawn: task: Field required."),
+        ({"agent": HELPER, "task": " "}, "The arguments do not fit agents.spawn: task: it is empty."),
+        (None, "The arguments do not fit agents.spawn"),
+    ],
+)
+async def test_arguments_that_do_not_fit_are_an_error_that_the_model_reads(
+    home: Home, arguments: Any, said: str
+) -> None:
+    session = await boss(home, [agents.ScriptedCall("agents.spawn", arguments)], subagents=[helper(["x"])])
+    assert done(await session.run("hi")).output == "done"
+    (result,) = await results(session)
+    assert result.is_error
+    assert said in content_text(result.content)
+    assert await session.subagents() == []
+
+
+async def test_a_subagent_that_fails_is_a_failed_call(home: Home) -> None:
+    failing = helper([agents.ModelError("no such model", code="bad_request")])
+    session = await boss(home, [spawn("go")], subagents=[failing])
+    assert done(await session.run("hi")).output == "done"
+    (result,) = await results(session)
+    assert (result.is_error, content_text(result.content)) == (True, "The subagent helper failed: no such model")
+
+
+async def test_a_long_answer_comes_whole(home: Home) -> None:
+    text = "long " * 40_000
+    session = await boss(home, [spawn("go")], subagents=[helper([text])])
+    await session.run("hi")
+    (result,) = await results(session)
+    assert content_text(result.content) == text
+
+
+# Many children.
+
+
+async def test_children_of_one_reply_work_side_by_side_and_the_parent_holds_no_worker(home: Home) -> None:
+    gate = Gate()
+    one, two = helper([gate, "one"], name="one"), helper([gate, "two"], name="two")
+    session = await boss(home, [spawn("go", "one"), spawn("go", "two")], subagents=[one, two])
+    turn = started(await session.start_turn("hi"))
+
+    async def parked() -> str:
+        return str(await home.broker.reads.command("HGET", home.broker.keys.of("session", session.id), "job"))
+
+    await eventually(parked, "the parent is parked", until=lambda job: "parked" in job)
+    gate.open.set()
+    assert done(await turn.result()).output == "done"
+    assert sorted(content_text(result.content) for result in await results(session)) == ["one", "two"]
+
+
+async def test_over_the_limit_a_spawn_waits_for_another_to_end(home: Home) -> None:
+    gates = [Gate() for _ in range(5)]
+    running, most = 0, 0
+
+    @agents.tool
+    async def work(at: int) -> str:
+        """Work."""
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await gates[at].wait()
+        running -= 1
+        return "ok"
+
+    below = [helper([call("work", at=at)], [str(at)], name=f"h{at}", tools=[work]) for at in range(5)]
+    policy = agents.SubagentPolicy(concurrent_child_turn_limit=2)
+    replies = [spawn("go", f"h{at}") for at in range(5)]
+    session = await boss(home, replies, subagents=below, subagent_policy=policy)
+    turn = started(await session.start_turn("hi"))
+    await gates[0].reached.wait()
+    await gates[1].reached.wait()
+    assert not any(gate.reached.is_set() for gate in gates[2:])
+    for gate in gates:
+        await gate.reached.wait()
+        assert running <= 2
+        gate.open.set()
+    done(await turn.result())
+    assert most == 2
+    assert [content_text(result.content) for result in await results(session)] == ["0", "1", "2", "3", "4"]
+
+
+async def test_the_lowest_level_cannot_spawn(home: Home) -> None:
+    lowest = StepModel(["low"])
+    inner = agents.Subagent(name="inner", description="i", model=lowest)
+    outer = agents.Subagent(name="outer", description="o", model=StepModel([spawn("go", "inner")]), subagents=[inner])
+    session = await boss(home, [spawn("go", "outer")], subagents=[outer])
+    done(await session.run("hi"))
+    assert [tool.id for tool in lowest.requests[0].tools] == []
+    (child,) = await session.subagents()
+    (grandchild,) = await child.subagents()
+    info = await grandchild.info()
+    assert (info.parent_id, info.root_id) == (child.id, session.id)
+    assert [found.id async for found in agents.list_sessions(scope="tree", root=session.id)] == [
+        session.id,
+        child.id,
+        grandchild.id,
+    ]
+    assert [found.id async for found in agents.list_sessions()] == [session.id]
+
+
+async def test_subagents_are_listed_newest_first(home: Home) -> None:
+    session = await boss(home, [spawn("one")], [spawn("two")], subagents=[helper(["ok"])])
+    await session.run("hi")
+    newest, oldest = await session.subagents()
+    assert [(await child.info()).preview for child in (newest, oldest)] == ["two", "one"]
+    assert newest == agents.session(newest.id)
+
+
+# Questions from below.
+
+
+def asking(name: str = HELPER, **options: Any) -> agents.Subagent:
+    """A subagent whose call must be allowed."""
+    replies = ([call("add", a=1, b=2)], ["three"])
+    return helper(*replies, name=name, **{"tools": [add], "permission_mode": "ask", **options})
+
+
+async def test_a_childs_question_blocks_its_root_and_is_answered_through_it(home: Home) -> None:
+    session = await boss(home, [spawn("go")], subagents=[asking()])
+    turn = started(await session.start_turn("hi"))
+    state = blocked(await turn.result())
+    child = await only_child(session)
+
+    (callback,) = state.callbacks
+    (own,) = [event.callback for event in await stored(child) if isinstance(event, agents.CallbackOpened)]
+    assert callback == own
+    assert callback.session_id == child.id
+    assert blocked(await turn.get()).callbacks == (callback,)
+    assert not any(isinstance(event, agents.CallbackOpened) for event in await stored(session))
+    assert await turn.answer(callback.id, ALLOW) == agents.Answered(ALLOW, child.id)
+    assert done(await turn.result()).output == "done"
+    assert await turn.answer(callback.id, ALLOW) == agents.NotFound()
+    assert await child.turn("any").answer(callback.id, ALLOW) == agents.AlreadySettled()
+    assert words(await stored(session)).count("turn blocked | turn running") == 1
+
+
+async def test_a_question_two_levels_down_blocks_each_level(home: Home) -> None:
+    outer = helper([spawn("go", "inner")], ["outer done"], name="outer", subagents=[asking("inner")])
+    session = await boss(home, [spawn("go", "outer")], subagents=[outer])
+    turn = started(await session.start_turn("hi"))
+    (callback,) = blocked(await turn.result()).callbacks
+    (child,) = await session.subagents()
+    (grandchild,) = await child.subagents()
+    assert callback.session_id == grandchild.id
+    (middle,) = await child.turns()
+    assert blocked(await middle.get()).callbacks == (callback,)
+    await turn.answer(callback.id, agents.DenyApproval(reason="no"))
+    assert done(await turn.result()).output == "done"
+    for each in (session, child):
+        assert words(await stored(each)).count("turn blocked | turn running") == 1
+    assert done(await middle.get()).output == "outer done"
+
+
+async def test_of_two_childrens_questions_the_first_blocks_and_the_last_answer_lets_go(home: Home) -> None:
+    session = await boss(home, [spawn("go", "one"), spawn("go", "two")], subagents=[asking("one"), asking("two")])
+    turn = started(await session.start_turn("hi"))
+    state = blocked(await turn.result())
+    while len(state.callbacks) < 2:
+        state = blocked(await turn.result(after=state))
+    first, second = state.callbacks
+    await turn.answer(second.id, ALLOW)
+    assert blocked(await turn.get()).callbacks == (first,)
+    await turn.answer(first.id, ALLOW)
+    done(await turn.result())
+    assert words(await stored(session)).count("turn blocked") == 1
+
+
+async def test_a_wait_after_a_record_returns_at_the_childs_next_question(home: Home) -> None:
+    twice = helper([call("add", a=1, b=2)], [call("add", a=3, b=4)], tools=[add], permission_mode="ask")
+    session = await boss(home, [spawn("go")], subagents=[twice])
+    turn = started(await session.start_turn("hi"))
+    first = blocked(await turn.result())
+    waiting = asyncio.create_task(turn.result(after=first))
+    await turn.answer(first.callbacks[0].id, ALLOW)
+    second = blocked(await waiting)
+    assert second.callbacks[0].id != first.callbacks[0].id
+    await turn.answer(second.callbacks[0].id, ALLOW)
+    done(await turn.result(after=second))
+
+
+async def test_the_roots_handlers_answer_for_its_subagents(home: Home) -> None:
+    asked: list[str] = []
+
+    async def allow(ctx: agents.HandlerContext, request: agents.ApprovalRequest) -> agents.AllowApproval:
+        asked.append(f"{request.tool.id} of {ctx.session_id}")
+        return ALLOW
+
+    below = helper([call("ask_color", of="sky")], [call("add", a=1, b=2)], ["ok"], tools=[add, ask_color])
+    policy = agents.PermissionPolicy(rules=[agents.PermissionRule(tools=["client.add"], decision="ask")])
+    agent = await home.agent(StepModel([spawn("go")]), subagents=[below], permission_policy=policy)
+    session = await agent.start_session(on_approval=allow, on_client_tool=lambda _: "blue")
+    done(await session.run("hi"))
+    (child,) = await session.subagents()
+    assert asked == [f"client.add of {child.id}"]
+    assert [content_text(result.content) for result in await results(child)] == ["blue", "3"]
+
+
+async def test_a_childs_handle_has_its_parents_handlers(home: Home) -> None:
+    agent = await home.agent(StepModel([spawn("go")]), subagents=[asking()])
+    session = await agent.start_session()
+    turn = started(await session.start_turn("hi"))
+    blocked(await turn.result())
+
+    async def allow(_ctx: object, _request: object) -> agents.AllowApproval:
+        return ALLOW
+
+    handle = agent.session(session.id, on_approval=allow)
+    (child,) = await handle.subagents()
+    (below,) = await child.turns()
+    assert done(await below.result()).output == "three"
+    done(await turn.result())
+
+
+async def test_an_answer_to_a_subagents_stub_is_checked(home: Home) -> None:
+    below = helper([call("ask_color", of="sky")], ["ok"], tools=[ask_color])
+    session = await boss(home, [spawn("go")], subagents=[below])
+    turn = started(await session.start_turn("hi"))
+    (callback,) = blocked(await turn.result()).callbacks
+    with pytest.raises(agents.SdkError, match=r"The answer does not fit what client\.ask_color returns"):
+        await turn.answer(callback.id, 5)
+    await turn.answer(callback.id, "blue")
+    done(await turn.result())
+
+
+async def test_two_subagents_with_a_callback_of_one_id_are_told_apart_by_their_sessions(home: Home) -> None:
+    """Random ids never meet: the state is written by hand."""
+    session = await boss(home, [spawn("go", "one"), spawn("go", "two")], subagents=[asking("one"), asking("two")])
+    turn = started(await session.start_turn("hi"))
+    state = blocked(await turn.result())
+    while len(state.callbacks) < 2:
+        state = blocked(await turn.result(after=state))
+    key = home.broker.keys.of("asked", session.id)
+    places = [await home.broker.reads.command("HGET", key, each.id) for each in state.callbacks]
+    await home.broker.commands.command("HSET", key, state.callbacks[0].id, b"\n".join(places))
+    with pytest.raises(agents.SdkError, match="Two subagents"):
+        await turn.answer(state.callbacks[0].id, ALLOW)
+    await session.cancel()
+
+
+async def test_a_question_that_cannot_be_read_is_said(home: Home) -> None:
+    session = await boss(home, [spawn("go")], subagents=[asking()])
+    turn = started(await session.start_turn("hi"))
+    blocked(await turn.result())
+    (child,) = await session.subagents()
+    await home.broker.commands.command("DEL", home.broker.keys.of("log", child.id))
+    with pytest.raises(agents.ObservationLost, match=child.id):
+        await turn.result()
+    await session.cancel()
+
+
+# Ends.
+
+
+async def test_what_a_subagents_handle_refuses(home: Home) -> None:
+    agent = await home.agent(StepModel([spawn("go")]), subagents=[asking()])
+    session = await agent.start_session()
+    turn = started(await session.start_turn("hi"))
+    (callback,) = blocked(await turn.result()).callbacks
+    (listed,) = await session.subagents()
+    for child in (listed, agent.session(listed.id), agents.session(listed.id)):
+        (below,) = await child.turns()
+        for refused in (
+            child.send_message("x"),
+            child.start_turn("x"),
+            child.run("x"),
+            child.cancel(),
+            below.steer("x"),
+        ):
+            with pytest.raises(agents.UnsupportedSessionProcedureError, match=child.id):
+                await refused
+    await turn.answer(callback.id, ALLOW)
+    done(await turn.result())
+
+
+async def test_interrupting_a_childs_turn_fails_its_call_and_the_parent_goes_on(home: Home) -> None:
+    session = await boss(home, [spawn("go")], subagents=[asking()])
+    turn = started(await session.start_turn("hi"))
+    blocked(await turn.result())
+    (child,) = await session.subagents()
+    (below,) = await child.turns()
+    assert await below.interrupt() is below
+    assert done(await turn.result()).output == "done"
+    (result,) = await results(session)
+    assert result.is_error
+    assert "was stopped" in content_text(result.content)
+    assert words(await stored(session)).count("turn blocked | turn running") == 1
+    assert isinstance(await below.get(), agents.Interrupted)
+
+
+async def test_an_interrupt_ends_the_turns_below_and_leaves_the_sessions_open(home: Home) -> None:
+    outer = helper([spawn("go", "inner")], name="outer", subagents=[asking("inner")])
+    session = await boss(home, [spawn("go", "outer")], ["again"], subagents=[outer])
+    turn = started(await session.start_turn("hi"))
+    (callback,) = blocked(await turn.result()).callbacks
+    await turn.interrupt()
+    (child,) = await session.subagents()
+    (grandchild,) = await child.subagents()
+    for each in (session, child, grandchild):
+        events = await stored(each)
+        expect_pairs(events)
+        (last,) = await each.turns()
+        state = await last.get()
+        assert isinstance(state, agents.Interrupted)
+        assert state.cause == "interrupted"
+        assert (await each.info()).status == "waiting"
+    assert await turn.answer(callback.id, ALLOW) == agents.NotFound()
+    assert done(await session.run("go on")).output == "again"
+
+
+async def test_a_cancel_ends_every_session_below(home: Home) -> None:
+    outer = helper([spawn("go", "inner")], name="outer", subagents=[asking("inner")])
+    session = await boss(home, [spawn("go", "quick")], [spawn("go", "outer")], subagents=[outer, helper(name="quick")])
+    turn = started(await session.start_turn("hi"))
+    blocked(await turn.result())
+    await session.cancel()
+    children = await session.subagents()
+    everyone = [session, *children, *await children[0].subagents()]
+    assert len(everyone) == 4
+    for each in everyone:
+        assert (await each.info()).status == "terminated"
+        assert words(await stored(each)).endswith("session terminated")
+        assert [event async for event in each.iter_events()] == await stored(each)
+    state = await turn.get()
+    assert isinstance(state, agents.Interrupted)
+    assert state.cause == "cancelled"
+    expect_pairs(await stored(session))
+
+
+async def test_a_session_of_one_turn_ends_with_its_subagents(home: Home) -> None:
+    agent = await home.agent(StepModel([spawn("go")]), subagents=[helper(["ok"])])
+    state = done(await agent.run("hi"))
+    (child,) = await agent.session(state.session_id).subagents()
+    assert (await child.info()).status == "terminated"
