@@ -123,6 +123,7 @@ if TYPE_CHECKING:
         skip,
     )
     from workers.inputs import Depends, SessionInput
+    from workers.mistral_model import MistralModel
     from workers.models import (
         AssistantMessage,
         ContextNote,
@@ -141,6 +142,7 @@ if TYPE_CHECKING:
         ToolMessage,
         UserMessage,
     )
+    from workers.openai_model import OpenAIModel
     from workers.permissions import PermissionPolicy, PermissionRule
     from workers.scripted import ScriptedCall, ScriptedModel, ScriptedReply, register_scripted
     from workers.subagents import Subagent, SubagentPolicy
@@ -157,6 +159,7 @@ _LATE: dict[str, str] = {
     "HookCall": "workers.hooks",
     "HookContext": "workers.hooks",
     "HookReply": "workers.hooks",
+    "MistralModel": "workers.mistral_model",
     "Model": "workers.models",
     "ModelDelta": "workers.models",
     "ModelError": "workers.models",
@@ -167,6 +170,7 @@ _LATE: dict[str, str] = {
     "ModelText": "workers.models",
     "ModelToolCall": "workers.models",
     "ModelUsage": "workers.models",
+    "OpenAIModel": "workers.openai_model",
     "PermissionPolicy": "workers.permissions",
     "PermissionRule": "workers.permissions",
     "Reject": "workers.hooks",
@@ -274,6 +278,7 @@ __all__ = [
     "JsonValue",
     "KeepCallbackOpen",
     "MessageEntry",
+    "MistralModel",
     "Model",
     "ModelDelta",
     "ModelError",
@@ -287,6 +292,7 @@ __all__ = [
     "NotFound",
     "Notice",
     "ObservationLost",
+    "OpenAIModel",
     "OpenApproval",
     "OpenCallback",
     "OpenClientToolCall",

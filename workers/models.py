@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from functools import lru_cache
+from importlib import import_module
+from typing import Any, Final, Protocol, runtime_checkable
 
 from broker.protocol.content import ContentBlock
 from broker.protocol.errors import SdkError
@@ -145,10 +147,10 @@ class ModelError(Exception):
         self.retry_after = retry_after
 
 
-async def until_silent(stream: AsyncIterator[ModelDelta], limit: float) -> AsyncIterator[ModelDelta]:
+async def until_silent(stream: AsyncIterator[ModelDelta], limit: float | None) -> AsyncIterator[ModelDelta]:
     """Yield a model's deltas, for as long as they come; `limit` seconds without one are a `ModelError`, which may be retried.
 
-    A stream that is slow but alive is never cut. The stream is closed when this is left.
+    None is no limit. A stream that is slow but alive is never cut. The stream is closed when this is left.
     """
     try:
         while True:
@@ -178,6 +180,18 @@ class Model(Protocol):
         ...
 
 
+def silence_limit(model: Model, default: float) -> float | None:
+    """Return after how many seconds of silence a call is cut: never here, for a model with a `timeout` of its own to mind."""
+    return default if getattr(model, "timeout", None) is None else None
+
+
+_VENDORS: Final = {
+    "openai": ("workers.openai_model", "OpenAIModel"),
+    "mistral": ("workers.mistral_model", "MistralModel"),
+}
+"""Each extra's module, and the model in it. They are imported when one is named."""
+
+
 def check_model(model: object) -> None:
     """Check what can be known before a model is called: its kind. Scripts may still be registered later.
 
@@ -189,12 +203,18 @@ def check_model(model: object) -> None:
             raise TypeError(f"model must be a name or an object with stream(request), not {shown}")
         return
     kind, _, name = model.partition(":")
-    if kind in ("openai", "mistral"):
-        raise SdkError(
-            f"model {model!r}: {kind} models arrive with the next release; use a scripted one or your own object"
-        )
-    if kind != "scripted" or not name:
+    if kind not in ("scripted", *_VENDORS) or not name:
         raise SdkError(f"model {model!r}: no such model; names are scripted:NAME, openai:NAME and mistral:NAME")
+    if kind in _VENDORS:
+        _vendors_model(kind, name)
+
+
+@lru_cache(maxsize=256)
+def _vendors_model(kind: str, name: str) -> Model:
+    """Return the model of a vendor's name. One object for a name: its connections are kept. Raises `SdkError`."""
+    module, made = _VENDORS[kind]
+    model: Model = getattr(import_module(module), made)(name)
+    return model
 
 
 def resolve_model(model: str | Model) -> Model:
@@ -205,6 +225,9 @@ def resolve_model(model: str | Model) -> Model:
     check_model(model)
     if not isinstance(model, str):
         return model
+    kind, _, name = model.partition(":")
+    if kind in _VENDORS:
+        return _vendors_model(kind, name)
     from workers.scripted import scripted_model
 
-    return scripted_model(model.partition(":")[2])
+    return scripted_model(name)

@@ -27,7 +27,7 @@ from workers.effects import Effects, Record, error_entry, result_entry, result_o
 from workers.fold import Call, History
 from workers.hook_runs import HookFailed, HookRuns, TurnFacts
 from workers.hooks import HookCall
-from workers.models import ModelError, until_silent
+from workers.models import ModelError, silence_limit, until_silent
 from workers.permissions import denied_text, expired_text, interrupted_text, lost_text
 from workers.prompt import build_request, tell_ahead
 from workers.reply import ReplyWriter, abandon
@@ -199,7 +199,8 @@ class TurnRun:
         reply = ReplyWriter(self._writer, definition, self._tools, self._hooks)
         try:
             request = build_request(definition, customization, self._tools, self.history)
-            async for delta in until_silent(model.stream(request), self.context.broker.settings.model_timeout):
+            limit = silence_limit(model, self.context.broker.settings.model_timeout)
+            async for delta in until_silent(model.stream(request), limit):
                 await reply.take(delta)
             await reply.end()
         except Exception:

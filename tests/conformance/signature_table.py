@@ -92,6 +92,15 @@ SIGNATURES: Final[dict[str, str]] = {
     "retry": "(feedback)",
     "reject": "(reason)",
     "ClientTool.answer": "(function)",
+    # the vendors' models
+    "OpenAIModel": (
+        "(name, *, base_url=None, api_key=None, timeout=None, headers=None, options=None, "
+        "accepts=('image', 'audio', 'document'), strict_order=None)"
+    ),
+    "MistralModel": (
+        "(name, *, base_url=None, api_key=None, timeout=None, headers=None, options=None, "
+        "accepts=('image', 'audio', 'document'))"
+    ),
 }
 """Exactly these parameters, kinds and defaults."""
 
@@ -270,6 +279,3 @@ OTHER_NAMES: Final = (
     "UnknownOpenCallback",
 )
 """Public names without a signature of their own in the reference."""
-
-NEXT_ISSUE: Final = ("MistralModel", "OpenAIModel")
-"""Public names that come with the next issue: the vendors' models. A test asserts that exactly these are missing."""

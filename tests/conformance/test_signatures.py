@@ -13,7 +13,6 @@ from signature_table import (
     ERRORS,
     FIELDS,
     MATCH_ARGS,
-    NEXT_ISSUE,
     OTHER_NAMES,
     SIGNATURES,
     TYPES,
@@ -112,11 +111,3 @@ def test_every_public_name_is_listed() -> None:
 
     assert listed <= set(agents.__all__)
     assert agents.__all__ == sorted(agents.__all__)
-
-
-def test_exactly_the_names_of_the_next_issue_are_missing() -> None:
-    assert NEXT_ISSUE == ("MistralModel", "OpenAIModel")
-    for name in NEXT_ISSUE:
-        assert name not in agents.__all__
-        with pytest.raises(AttributeError, match=name):
-            named(name)
