@@ -7,16 +7,24 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 DAY_S = 86_400.0
 
 
+def _none(value: object) -> object:
+    return None if value == "none" else value
+
+
+_Limit = Annotated[Annotated[float, Field(gt=0)] | None, BeforeValidator(_none)]
+
+
 class Settings(BaseSettings):
     """All settings with their defaults; durations are in seconds, sizes in bytes, `None` means never or no limit.
 
-    Raises `pydantic.ValidationError`, naming the setting, for a value out of range.
+    In the environment the word `none` stands for it. Raises `pydantic.ValidationError`, naming the setting, for a value out of
+    range.
     """
 
     model_config = SettingsConfigDict(env_prefix="TURNSTREAM_", frozen=True, extra="ignore")
@@ -42,22 +50,22 @@ class Settings(BaseSettings):
     max_attempts: Annotated[int, Field(ge=1)] = 5
     """Starts of one turn that may end with a lost worker before it goes to the dead letters."""
 
-    retention: Annotated[float | None, Field(gt=0)] = 7 * DAY_S
+    retention: _Limit = 7 * DAY_S
     """How long a session is kept after its end."""
 
-    idle_limit: Annotated[float | None, Field(gt=0)] = 30 * DAY_S
+    idle_limit: _Limit = 30 * DAY_S
     """How long a session may have no event, and no turn of it or its subagents run, before it is ended as by cancel.
 
     As `retention` and `session_lifetime`, that of the process which opens the session.
     """
 
-    session_lifetime: Annotated[float | None, Field(gt=0)] = None
+    session_lifetime: _Limit = None
     """How long after its opening a session is ended, whatever it does."""
 
-    callback_timeout: Annotated[float | None, Field(gt=0)] = None
+    callback_timeout: _Limit = None
     """How long a callback stays open before its call fails as expired and the turn goes on; that of the turn's worker."""
 
-    no_progress: Annotated[float | None, Field(gt=0)] = 2100.0
+    no_progress: _Limit = 2100.0
     """How long a worker may write nothing for a turn that it runs before the turn ends as failed, `no_progress`.
 
     Let it be longer than what a tool or a silent model may take (`tool_timeout`, `model_timeout`).

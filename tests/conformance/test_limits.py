@@ -284,3 +284,41 @@ async def test_a_turn_that_hangs_fails_after_35_minutes_without_progress(home: H
     await asyncio.wait_for(stopped.wait(), 10)
     expect_pairs(await stored(session))
     done(await session.run("again", timeout=10))
+
+
+async def test_a_turn_has_as_many_replies_as_its_agent_says_and_the_next_turn_as_many_again(home: Home) -> None:
+    endless = StepModel(*([call("add", a=at, b=1)] for at in range(9)))
+    session = await (await home.agent(endless, tools=[add], max_iterations=2)).start_session()
+
+    for _ in range(2):
+        state = done(await session.run("hi", timeout=10))
+        assert (state.stop_reason, len(state.tool_calls)) == ("iteration_limit", 2)
+    expect_pairs(await stored(session))
+    assert len(endless.requests) == 4
+
+
+async def test_the_limit_of_replies_counts_over_a_wait_for_an_answer(home: Home) -> None:
+    """What the log holds counts, whichever worker took it up."""
+    agent = await home.asking(*([call("add", a=at, b=1)] for at in range(9)), max_iterations=2)
+    session = await agent.start_session(on_approval=lambda _ctx, _request: agents.AllowApproval())
+
+    state = done(await session.run("hi", timeout=10))
+
+    assert (state.stop_reason, len(state.tool_calls)) == ("iteration_limit", 2)
+
+
+async def test_a_tool_past_the_limit_of_the_deployment_is_stopped_and_the_turn_goes_on(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TURNSTREAM_TOOL_TIMEOUT", "0.05")
+
+    @agents.tool
+    async def hang() -> None:
+        """Hang."""
+        await asyncio.Event().wait()
+
+    session = await (await home.agent(StepModel([call("hang")], ["went on"]), tools=[hang])).start_session()
+
+    assert done(await session.run("hi", timeout=10)).text == "went on"
+    (entry,) = entries_of(await stored(session), agents.ToolResultEntry)
+    assert content_text(entry.content) == "client.hang did not end within 0.05 s and was stopped."
