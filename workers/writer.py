@@ -10,6 +10,7 @@ from broker import runs
 from broker.blobs import read_records
 from broker.broker import Broker
 from broker.log import read_raw
+from broker.protocol.errors import SessionBusyError
 from broker.runs import Child, Write
 from broker.transitions import Raw
 from workers.effects import Effects, Record
@@ -84,6 +85,10 @@ class Writer:
             done = await runs.spawn(self._broker, stamp, child, effects.values, limit=limit, budget=self._budget)
             if done is not None:
                 await self._folded(effects, *done)
+        except SessionBusyError:
+            self._op -= 1  # refused whole: the next write is the one that the broker expects
+            raise
+        else:
             return done is not None
         finally:
             self._sending = asyncio.ensure_future(self._send()) if self._after is not None else None

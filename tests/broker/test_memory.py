@@ -14,6 +14,7 @@ from holders import (
     command,
     expect_whole,
     fields,
+    kinds,
     last_id,
     message,
     more,
@@ -29,12 +30,13 @@ from holders import (
 from holders import answer as allow
 from leaks import drop_keys
 from real_server import RealServer, serving
+from test_spawn import child_of, end_of, family, finish, spawn
 
 from broker import contents, queue, runs, transitions
 from broker.broker import Broker
 from broker.contents import Message
 from broker.deadlines import expire
-from broker.keys import new_session_id
+from broker.keys import new_id, new_session_id
 from broker.protocol.errors import SessionBusyError
 from broker.settings import Settings
 from broker.transitions import Draft, SessionOptions
@@ -221,6 +223,33 @@ async def test_a_steer_is_refused_whole(broker: Broker, contents: Message) -> No
         await transitions.steer(broker, holder.session_id, holder.turn, contents)
 
     assert await everything(broker) == before
+
+
+async def test_a_subagent_is_not_started(broker: Broker) -> None:
+    parent = await running(broker)
+    await parent.append(*called("c"))
+    child = child_of()
+    assert await spawn(parent, child_of()) is not None  # as on a server that has run for a while
+    await fill(broker)
+    before = await everything(broker)
+
+    with pytest.raises(SessionBusyError):
+        await spawn(parent, child)
+
+    assert await everything(broker) == before
+
+
+async def test_what_a_subagent_says_upward_is_written(broker: Broker) -> None:
+    parent, child, held = await family(broker)
+    assert held is not None
+    await fill(broker)
+
+    question = new_id()
+    assert (await held.append(*ask(question)))[0] == "ok"
+    assert await allow(broker, child.session_id, question) == transitions.Answered()
+    assert await finish(held, end_of(child))
+    assert kinds(await records(broker, parent.session_id))[-1] == "entryCompleted"
+    assert len((await queued(broker))[0]) == 1
 
 
 async def test_a_session_is_not_opened(broker: Broker) -> None:
