@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from typing import TYPE_CHECKING
 
@@ -43,12 +42,11 @@ def checked_id(callback_id: str) -> str:
 
 async def find_callback(place: Place, session_id: str, callback_id: str) -> OpenCallback | AlreadySettled | NotFound:
     """Read how a callback of a session stands, or one that is open below it. Raises `SessionNotFoundError`, `SdkError`."""
-    reads, keys = place.broker.reads, place.broker.keys
-    transitions.session_key(place.broker, session_id)
-    exists, asked, settled = await asyncio.gather(
-        reads.command("EXISTS", keys.of("session", session_id)),
-        reads.command("HGET", keys.of("asked", session_id), callback_id),
-        reads.command("HGET", keys.of("settled", session_id), callback_id),
+    broker, keys = place.broker, place.broker.keys
+    exists, asked, settled = await broker.read(
+        ("EXISTS", transitions.session_key(broker, session_id)),
+        ("HGET", keys.of("asked", session_id), callback_id),
+        ("HGET", keys.of("settled", session_id), callback_id),
     )
     if not exists:
         raise transitions.no_session(session_id)
@@ -62,7 +60,7 @@ async def find_callback(place: Place, session_id: str, callback_id: str) -> Open
     # Its own callback's id, or of a subagent's: its place here, its session and its id there.
     *below, stream_id = places[0].split(" ")
     of = below[1] if below else session_id
-    page = await reads.command("XRANGE", keys.of("log", of), stream_id, stream_id)
+    (page,) = await broker.read(("XRANGE", keys.of("log", of), stream_id, stream_id))
     raws = [Raw(found.decode(), fields[1]) for found, fields in page]
     for _, record in await read_records(place.broker, of, raws):
         return callback_from_wire(record["callback"], of, record.get("turnId"))

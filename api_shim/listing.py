@@ -47,7 +47,7 @@ def _time(ms: bytes) -> datetime:
 
 
 async def _info(broker: Broker, session_id: str) -> SessionInfo | None:
-    flat = await broker.reads.command("HGETALL", session_key(broker, session_id))
+    (flat,) = await broker.read(("HGETALL", session_key(broker, session_id)))
     held: dict[str, bytes] = {key.decode(): value for key, value in zip(flat[::2], flat[1::2], strict=True)}
     if "status" not in held:
         return None
@@ -79,7 +79,7 @@ async def read_info(broker: Broker, session_id: str) -> SessionInfo:
 async def read_turn_ids(broker: Broker, session_id: str) -> list[str]:
     """Return the ids of a session's turns, oldest first. Raises `SessionNotFoundError`."""
     await read_info(broker, session_id)
-    flat = await broker.reads.command("HGETALL", broker.keys.of("turns", session_id))
+    (flat,) = await broker.read(("HGETALL", broker.keys.of("turns", session_id)))
     pairs = zip(flat[::2], flat[1::2], strict=True)
     first = {turn.decode(): parse_stream_id(places.decode().split(" ")[0]) for turn, places in pairs}
     return sorted(first, key=lambda turn: first[turn])
@@ -101,7 +101,7 @@ async def read_history(
 async def children_of(broker: Broker, session_id: str) -> list[str]:
     """Return the ids of a session's direct subagents' sessions, newest first. Raises `SessionNotFoundError`."""
     await read_info(broker, session_id)
-    found = await broker.reads.command("ZREVRANGE", broker.keys.of("children", session_id), 0, -1)
+    (found,) = await broker.read(("ZREVRANGE", broker.keys.of("children", session_id), 0, -1))
     return [child.decode() for child in found]
 
 
@@ -109,15 +109,18 @@ async def _of_shard(broker: Broker, key: str) -> AsyncGenerator[tuple[float, str
     """Session ids of one shard's listing, newest first. Pages are by score, so that new sessions shift nothing."""
     before, seen = "+inf", set[str]()
     while True:
-        page = await broker.reads.command("ZREVRANGEBYSCORE", key, before, "-inf", "WITHSCORES", "LIMIT", 0, _PAGE)
+        # `seen`: those of the last score, which the next page begins with; there may be more of them than one page holds.
+        found = ("ZREVRANGEBYSCORE", key, before, "-inf", "WITHSCORES", "LIMIT", 0, len(seen) + _PAGE)
+        (page,) = await broker.read(found)
         scored = zip(page[::2], page[1::2], strict=True)
         fresh = [(float(score), sid.decode()) for sid, score in scored if sid.decode() not in seen]
+        if not fresh:
+            return
         for score, sid in fresh:
             yield -score, sid
-        if len(fresh) == 0:
-            return
-        before = format(fresh[-1][0], ".0f")
-        seen = {sid for score, sid in fresh if score == fresh[-1][0]} | (seen if before == "+inf" else set())
+        last = format(fresh[-1][0], ".0f")
+        seen = {sid for score, sid in fresh if score == fresh[-1][0]} | (seen if last == before else set())
+        before = last
 
 
 async def list_sessions(

@@ -12,12 +12,15 @@ from broker.transitions import Raw
 
 
 async def read_records(broker: Broker, session_id: str, raws: Sequence[Raw]) -> list[tuple[str, dict[str, Any]]]:
-    """Return raw records as (id, record), blobs put in. A blob that is gone leaves its record as it is."""
+    """Return raw records as (id, record), blobs put in. A blob that is gone leaves its record as it is.
+
+    Raises `BrokerUnavailableError`.
+    """
     records: list[tuple[str, dict[str, Any]]] = []
     for raw in raws:
         record: dict[str, Any] = loads(raw.body)
         if (name := record.get("blob")) is not None:
-            blob = await broker.reads.command("HGET", broker.keys.of("blobs", session_id), name)
+            (blob,) = await broker.read(("HGET", broker.keys.of("blobs", session_id), name))
             if blob is not None:
                 record = merge_blob(record, blob)
         records.append((raw.id, record))

@@ -6,6 +6,7 @@ between versions. Its own blind retries are off: what is sent again is decided b
 
 from __future__ import annotations
 
+import asyncio
 import re
 import socket
 from collections.abc import Iterable
@@ -91,6 +92,23 @@ class Broker:
             raise SessionBusyError(
                 f"{name}: the broker is out of memory and took nothing; free memory or raise maxmemory, then try again"
             ) from refused
+
+    async def read(
+        self,
+        *commands: tuple[Argument, ...],
+        budget: float | None = None,
+        said: str = "Reading: the broker did not answer",
+    ) -> list[Any]:
+        """Send read commands in one round trip, over the catch-up connection, and return their replies.
+
+        While the broker is away they are repeated with back-off for `budget` seconds (default: the setting
+        `command_budget`). Raises `BrokerUnavailableError` after that; `said` begins its sentence.
+        """
+
+        async def attempt() -> list[Any]:
+            return await asyncio.gather(*(self.reads.command(*command) for command in commands))
+
+        return await ride_out(attempt, self.settings.command_budget if budget is None else budget, said)
 
     async def check(self, *, writes: bool = True) -> None:
         """Refuse a broker that would lose data: raises `BrokerUnavailableError` with one sentence that says what to change.

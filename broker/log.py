@@ -7,13 +7,11 @@ restore). A broker that is away loses nothing: reads are repeated with back-off 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from broker.broker import Broker
-from broker.outage import ride_out
 from broker.protocol.errors import (
     InvalidCursorError,
     ObservationLost,
@@ -54,11 +52,7 @@ class Page:
 async def _ask(broker: Broker, session_id: str, *commands: tuple[Argument, ...], budget: float | None) -> list[Any]:
     """Send read commands in one round trip; while the broker is away, again, for `budget` seconds."""
     allowed = broker.settings.reconnect_budget if budget is None else budget
-
-    async def attempt() -> list[Any]:
-        return await asyncio.gather(*(broker.reads.command(*command) for command in commands))
-
-    return await ride_out(attempt, allowed, f"Session {session_id}: its log could not be read")
+    return await broker.read(*commands, budget=allowed, said=f"Session {session_id}: its log could not be read")
 
 
 def _raws(reply: Any) -> list[Raw]:
