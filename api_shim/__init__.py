@@ -145,6 +145,7 @@ if TYPE_CHECKING:
     from workers.openai_model import OpenAIModel
     from workers.permissions import PermissionPolicy, PermissionRule
     from workers.scripted import ScriptedCall, ScriptedModel, ScriptedReply, register_scripted
+    from workers.sources import Connector, ConnectorContext, MCPServer
     from workers.subagents import Subagent, SubagentPolicy
     from workers.tools import Tool, ToolAnnotations, ToolError, ToolResult, tool
 
@@ -153,12 +154,15 @@ _LATE: dict[str, str] = {
     "AssistantMessage": "workers.models",
     "ClientTool": "workers.client_tools",
     "ClientToolAnswers": "workers.client_tools",
+    "Connector": "workers.sources",
+    "ConnectorContext": "workers.sources",
     "ContextNote": "workers.models",
     "Depends": "workers.inputs",
     "Hook": "workers.hooks",
     "HookCall": "workers.hooks",
     "HookContext": "workers.hooks",
     "HookReply": "workers.hooks",
+    "MCPServer": "workers.sources",
     "MistralModel": "workers.mistral_model",
     "Model": "workers.models",
     "ModelDelta": "workers.models",
@@ -248,6 +252,8 @@ __all__ = [
     "ClientToolAnswers",
     "ClientToolCall",
     "Completed",
+    "Connector",
+    "ConnectorContext",
     "ContentAnnotations",
     "ContentBlock",
     "ContextMessage",
@@ -277,6 +283,7 @@ __all__ = [
     "InvalidOutput",
     "JsonValue",
     "KeepCallbackOpen",
+    "MCPServer",
     "MessageEntry",
     "MistralModel",
     "Model",

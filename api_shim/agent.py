@@ -28,6 +28,7 @@ from workers.hooks import Hook
 from workers.inputs import SessionInput
 from workers.models import Model, check_model
 from workers.permissions import PermissionMode, PermissionPolicy
+from workers.sources import Connector, MCPServer
 from workers.subagents import Subagent, SubagentPolicy
 from workers.tools import Tool
 
@@ -55,8 +56,8 @@ class Agent:
         guardrails: Sequence[Hook] = (),
         subagents: Sequence[Subagent] = (),
         subagent_policy: SubagentPolicy | None = None,
-        mcps: Sequence[Any] = (),
-        connectors: Sequence[Any] = (),
+        mcps: Sequence[MCPServer] = (),
+        connectors: Sequence[Connector] = (),
         tool_errors: Literal["report", "raise"] = "report",
         description: str | None = None,
     ) -> None:

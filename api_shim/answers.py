@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from api_shim.local import Place
 from broker import transitions
@@ -30,6 +30,9 @@ from broker.transitions import Raw
 
 if TYPE_CHECKING:
     from workers.agent import AgentDefinition
+
+_PLATFORM: Final = ("connectors.", "mcp.", "agents.")
+"""Namespaces of tools that never run at a client."""
 
 
 def checked_id(callback_id: str) -> str:
@@ -124,6 +127,8 @@ def _checked(
             if sorted(named) != sorted(request.source_id for request in requests):
                 raise SdkError("A SignInAnswer names each source that was asked exactly once, and no other")
             return answer_to_wire(answer), "", b""
+        case OpenClientToolCall(call) if call.name.startswith(_PLATFORM):
+            raise SdkError(f"{call.name} is a tool that runs at its source; no client answers its calls")
         case OpenClientToolCall(call):
             entry = _client_result(call.tool_call_id, call.name, answer, definition)
             completed = entry_tail("entryCompleted", entry)

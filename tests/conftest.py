@@ -6,11 +6,13 @@ import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
+from pathlib import Path
 
 import hypothesis
 import pytest
 from leaks import drop_keys, expect_no_tasks, leaked_keys
 from real_server import RealServer, serving
+from tool_servers import Case, address, serving_tools
 
 from broker.broker import Broker
 from broker.embedded import EmbeddedServer
@@ -81,3 +83,16 @@ async def broker(request: pytest.FixtureRequest) -> AsyncIterator[Broker]:
         settings, embedded = Settings(redis_url=request.getfixturevalue("real_server").url, prefix=_prefix()), None
     async with _opened(settings, embedded) as opened:
         yield opened
+
+
+@pytest.fixture(scope="session")
+def tool_server() -> Iterator[str]:
+    """Run an MCP server over HTTP for all tests; the headers of a `case` say how it behaves to whom."""
+    with serving_tools() as (port, _):
+        yield address(port)
+
+
+@pytest.fixture
+def case(tmp_path: Path, tool_server: str) -> Case:
+    """How a tool server is to behave to this test."""
+    return Case(tmp_path / "case.json", tool_server)

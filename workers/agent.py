@@ -16,6 +16,7 @@ from workers.hook_set import HookSet
 from workers.hooks import Hook
 from workers.models import Model, ToolSpec, check_model, resolve_model
 from workers.permissions import PermissionMode, PermissionPolicy
+from workers.sources import Connector, MCPServer, as_sources
 from workers.subagents import SpawnTool, Subagent, SubagentPolicy, checked_subagents
 from workers.tools import Tool
 from workers.toolset import AnyTool, Toolset, as_tools
@@ -24,7 +25,6 @@ _INHERITED: Final = (
     "model", "instructions", "tools", "permission_mode", "permission_policy", "max_iterations", "temperature",
     "reasoning_effort", "subagents", "subagent_policy", "tool_errors",
 )  # fmt: skip
-_NEXT_RELEASE: Final = ("mcps", "connectors")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,15 +87,11 @@ class AgentDefinition:
         guardrails: Sequence[Hook] = (),
         subagents: Sequence[Subagent] = (),
         subagent_policy: SubagentPolicy | None = None,
-        mcps: Sequence[Any] = (),
-        connectors: Sequence[Any] = (),
+        mcps: Sequence[MCPServer] = (),
+        connectors: Sequence[Connector] = (),
         tool_errors: Literal["report", "raise"] = "report",
         description: str | None = None,
     ) -> None:
-        later = {"mcps": mcps, "connectors": connectors}
-        for argument in _NEXT_RELEASE:
-            if later[argument]:
-                raise SdkError(f"{argument}= arrives with the next release; this one would run the agent without them")
         check_model(model)
         _check_texts(name=name, instructions=instructions, reasoning_effort=reasoning_effort, description=description)
         if not AGENT_NAME.fullmatch(name):
@@ -112,6 +108,7 @@ class AgentDefinition:
         self.tools = as_tools(tools, "tools")
         self.hooks = HookSet(guardrails, hooks)
         self._handed_on = {"guardrails": guardrails, "hooks": hooks, "mcps": mcps, "connectors": connectors}
+        self.sources = as_sources(mcps, connectors)
         self.permission_mode = permission_mode
         self.permission_policy = permission_policy
         self.output_type = output_type

@@ -10,6 +10,7 @@ Private fields of records that it reads (written by `workers/reply.py`, `broker/
     toolCall entry  private.call     {"decision": "run|ask|client|refused", "callback": id, "text": …, "retrySafe": …,
                                       "hooked": …, "spawns": …}
     callbackResolved private         {"outcome": "answered|closed|expired", "answer": {…}}
+    context message private.source   "down" or "up", of the tool source that it is about
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from broker.protocol.content import ContentBlock, content_for_model, content_fro
 from broker.protocol.records import TokenUsage, ToolCall
 from broker.protocol.values import JsonValue
 from workers.checkpoints import HookLog
+from workers.source_state import SourceStates
 
 if TYPE_CHECKING:
     from workers.models import ModelMessage
@@ -88,7 +90,10 @@ class Call:
 
 @dataclass
 class Input:
-    """A message to the model: the user's, a system message of an imported history; and the context sent with it."""
+    """A message to the model: the user's, a system message of an imported history; and the context sent with it.
+
+    One of role "context" is a message about a tool source that came after a reply; it asks the model for nothing.
+    """
 
     position: int
     role: str
@@ -141,6 +146,7 @@ class History:
     early: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Results of a starting history that came before their calls."""
     hooks: HookLog = field(default_factory=HookLog)
+    sources: SourceStates = field(default_factory=SourceStates)
 
     def apply(self, stream_id: str, record: dict[str, Any]) -> None:
         """Fold one stored record, the next one of the log. A type that this version does not know changes nothing."""
@@ -158,6 +164,8 @@ class History:
                 self._opened(record["callback"])
             case "callbackResolved":
                 self._resolved(record["callbackId"], record.get("private") or {})
+            case "notice":
+                self.sources.notice(record)
             case _:
                 pass
 
@@ -175,16 +183,14 @@ class History:
     @property
     def awaits_model(self) -> bool:
         """Whether there is something that the model has not answered: an input, or results of its calls."""
-        if not self.timeline:
-            return False
-        item = self.timeline[-1]
-        return (not isinstance(item, Reply) or bool(item.calls)) and self._newest > self.silent_at
-
-    @property
-    def _newest(self) -> int:
-        """Position of the newest thing that a model call would read."""
-        item = self.timeline[-1]
-        return max(item.position, item.result_position) if isinstance(item, Reply) else item.position
+        asking = (item for item in reversed(self.timeline) if not (isinstance(item, Input) and item.role == "context"))
+        match next(asking, None):
+            case None:
+                return False
+            case Reply() as reply:
+                return bool(reply.calls) and max(reply.position, reply.result_position) > self.silent_at
+            case item:
+                return item.position > self.silent_at
 
     def note_silence(self, read: int, usage: TokenUsage) -> None:
         """The model, having read up to `read`, had nothing to say: no record shows it, and only newer things call it again."""
@@ -196,6 +202,7 @@ class History:
         self.calls, self.opened_at, self.early = {}, {}, {}
         self._drop_drafts()
         self.hooks.begin_turn()
+        self.sources.begin()
 
     def _added(self, entry: dict[str, Any]) -> None:
         match entry["type"]:
@@ -223,6 +230,7 @@ class History:
             self._draft(entry["details"], draft)
         match entry["type"]:
             case "message":
+                self.sources.told(entry, private)
                 self._message(entry, replied=reply is not None)
             case "reasoning":
                 self.open_reasoning = None if self.open_reasoning == entry["id"] else self.open_reasoning
@@ -275,8 +283,10 @@ class History:
                 if last is not None:
                     last.text = self.text = content_text(content)
             case "context":
-                if self.timeline and isinstance(item := self.timeline[-1], Input):
+                if self.timeline and isinstance(item := self.timeline[-1], Input) and item.role != "context":
                     item.context.append(content)
+                elif entry.get("kind") == "capability_source":
+                    self.timeline.append(Input(self.n, "context", content))
             case role:
                 self.timeline.append(Input(self.n, role, content))
 
@@ -334,12 +344,14 @@ class History:
 
     def _opened(self, callback: dict[str, Any]) -> None:
         """A client tool's call that was approved first is then asked of the client."""
+        self.sources.opened(callback)
         if callback.get("type") == "clientTool":
             call = self.calls.get(callback["call"]["toolCallId"])
             if call is not None:
                 call.decision, call.callback, call.outcome, call.answer = "client", callback["id"], None, None
 
     def _resolved(self, callback_id: str, private: dict[str, Any]) -> None:
+        self.sources.resolved(callback_id, private)
         for call in self.calls.values():
             if call.callback == callback_id:
                 call.outcome = private.get("outcome", "closed")

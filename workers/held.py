@@ -18,6 +18,7 @@ from broker.runs import Begun, Gap, Superseded
 from workers.agent import AgentDefinition
 from workers.fold import History
 from workers.logging import fault
+from workers.source_pool import SourcePool
 from workers.turn import RunContext, TurnRun, start_run
 from workers.writer import fold_raw
 
@@ -66,6 +67,8 @@ class HeldTurns:
     handed_back: list[str] = field(default_factory=list)
     folds: dict[str, History] = field(default_factory=dict)
     """The histories of sessions that it ran lately: only their logs' tails are read again."""
+    connections: SourcePool = field(default_factory=SourcePool)
+    """Connections to tool sources, which its runs share."""
     _fence: int = 0
 
     async def run(self, job_id: str, key: str, body: bytes | None) -> None:
@@ -130,6 +133,7 @@ class HeldTurns:
             loads(begun.customization) if begun.customization else {},
             begun.path,
             begun.spawned,
+            self.connections,
         )
         await fold_raw(self.broker, job.session_id, history, begun.tail)
         run = await start_run(context, begun, history)

@@ -29,8 +29,8 @@ class UserMessage:
 class ContextNote:
     """Text that is not the person's own.
 
-    Sent beside an input, it stands before it. What a hook said of the reply before it, which is to be written again, may be
-    the last message.
+    Sent beside an input, it stands before it. What a hook said of the reply before it, which is to be written again, and what
+    there is to say of a tool source after calls' results, may be the last message.
     """
 
     content: tuple[ContentBlock, ...]

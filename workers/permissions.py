@@ -105,3 +105,13 @@ def interrupted_text(tool_id: str, *, started: bool) -> str:
 def lost_text(tool_id: str) -> str:
     """What the model reads of a call whose worker was lost."""
     return f"{tool_id} had started when its worker was lost (worker_lost); what it did is not known."
+
+
+def away_text(tool_id: str) -> str:
+    """What the model reads of a call whose tool source cannot be used."""
+    return f"{tool_id} was not run: its server cannot be used now."
+
+
+def unknown_text(tool_id: str) -> str:
+    """What the model reads of a call of a tool that is not there any more."""
+    return f"{tool_id} is not among the tools of the agent that this worker serves."

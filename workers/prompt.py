@@ -29,6 +29,12 @@ from workers.toolset import Toolset
 _BREATH: Final = 500  # items after which the event loop has its turn
 
 
+_MESSAGES: Final[dict[str, type[ContextNote | SystemMessage | UserMessage]]] = {
+    "context": ContextNote,
+    "system": SystemMessage,
+}
+
+
 def _result(call: Call) -> ToolMessage:
     if call.result is None:
         text = TextContentBlock(text=interrupted_text(call.name, started=call.started))
@@ -71,7 +77,7 @@ def _told(item: Input | Reply | Draft) -> Iterator[ModelMessage]:
         case Input():
             yield from (ContextNote(shown) for each in item.context if (shown := content_for_model(each)))
             if content := content_for_model(item.content):
-                yield SystemMessage(content) if item.role == "system" else UserMessage(content)
+                yield _MESSAGES.get(item.role, UserMessage)(content)
         case Draft():
             if item.text:
                 yield AssistantMessage(item.text)

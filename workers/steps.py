@@ -10,6 +10,8 @@
                                      ├ Wait       calls of this run are under way
                                      └ Park       only answers and subagents are missing: the job returns
 ```
+
+A model call before which a person must sign in to a tool source puts that question into the log: then Park, until it is answered.
 """
 
 from __future__ import annotations
@@ -92,7 +94,7 @@ def next_step(
             ready.append(call)
     if ready:
         return RunTools(tuple(ready))
-    if pending:
+    if pending or history.sources.sign_in is not None:
         return Wait() if running else Park()
     if history.hooks.closed:
         return Finish("skipped")

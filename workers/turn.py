@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -28,12 +28,16 @@ from workers.fold import Call, History
 from workers.hook_runs import HookFailed, HookRuns, TurnFacts
 from workers.hooks import HookCall
 from workers.models import ModelError, silence_limit, until_silent
-from workers.permissions import denied_text, expired_text, interrupted_text, lost_text
+from workers.permissions import away_text, denied_text, expired_text, interrupted_text, lost_text, unknown_text
 from workers.prompt import build_request, tell_ahead
 from workers.reply import ReplyWriter, abandon
+from workers.run_sources import RunSources
+from workers.source_pool import SourcePool
+from workers.sources import ConnectorContext
 from workers.steps import CallModel, FailLost, Finish, OpenTurn, Park, RunTools, StopReason, Wait, next_step
 from workers.subagents import Parent, SpawnTool, completed_report, failed_report, new_child
 from workers.tools import RunnableTool, ToolError, ToolResult
+from workers.toolset import Toolset
 from workers.writer import Writer
 
 log = structlog.get_logger("turnstream.turn")
@@ -58,6 +62,7 @@ class RunContext:
     """Names of subagents, from below the root down to this one; empty for a root."""
     spawned: SpawnCall | None = None
     """The call in the parent's log that this turn answers."""
+    pool: SourcePool = field(default_factory=SourcePool)
 
 
 class TurnRun:
@@ -73,6 +78,12 @@ class TurnRun:
         self._hooks = HookRuns(
             context.definition.hooks, facts, lambda: self.history, retries=context.broker.settings.hook_retries
         )
+        about = ConnectorContext(
+            session_id=context.session_id,
+            turn_id=context.turn_id,
+            agent_name=context.definition.name,
+        )
+        self._sources = RunSources(context.definition.sources, context.pool, about, context.inputs)
         self._cut_text = ""  # of the message that a failed model call leaves behind
 
     @property
@@ -95,6 +106,7 @@ class TurnRun:
             return await self._fail(failed.error, failed.effects)
         finally:
             await self._stop_calls()
+            self._sources.release()
             await self._writer.close()
 
     async def _stop_calls(self) -> None:
@@ -121,6 +133,7 @@ class TurnRun:
             case CallModel():
                 return await self._call_model()
             case RunTools(calls):
+                await self._reach_sources(calls)
                 for call in calls:
                     self._running[call.tool_call_id] = asyncio.create_task(self._run_call(call))
             case FailLost(calls):
@@ -172,6 +185,8 @@ class TurnRun:
 
     async def _call_model(self) -> Outcome | None:
         """Ask the model, again with back-off while that may help; a call that fails for good ends the turn."""
+        if not await self._sources_ready():
+            return None
         skipped = await self._hooks.before_model()
         if skipped is not None:
             effects = Effects()
@@ -191,6 +206,27 @@ class TurnRun:
                 return await self._fail(ProtocolError(message=str(failed), code=failed.code))
             return None
         return None
+
+    # Tool sources.
+
+    async def _sources_ready(self) -> bool:
+        """Whether the model can be asked; not before a person has signed in, which the log then says."""
+        if self._sources:
+            await self._take_tools(await self._sources.ready(self.history.sources))
+        return self.history.sources.sign_in is None
+
+    async def _reach_sources(self, calls: Iterable[Call]) -> None:
+        """Connect the sources of calls that are about to run, and that another run decided on."""
+        if self._sources:
+            running = (
+                call.name for call in calls if call.decision == "run" or (call.answer or {}).get("type") == "allow"
+            )
+            await self._take_tools(await self._sources.reach(running, self.history.sources))
+
+    async def _take_tools(self, effects: Effects) -> None:
+        if effects:
+            await self._writer.write(effects)
+        self._tools = Toolset((*self.context.definition.toolset(len(self.context.path)), *self._sources.tools))
 
     async def _reply(self) -> None:
         definition, customization = self.context.definition, self.context.customization
@@ -249,7 +285,8 @@ class TurnRun:
             return error_entry(entry_id, call.tool_call_id, call.name, text)
 
         if tool is None and call.decision != "refused":
-            return error(f"{call.name} is not among the tools of the agent that this worker serves.")
+            away = self._sources.owner_of(call.name) is not None
+            return error(away_text(call.name) if away else unknown_text(call.name))
         if call.decision == "refused":
             return error(call.text or "")
         if call.outcome is None:
@@ -293,6 +330,7 @@ class TurnRun:
             effects.replaced(entry["id"], f"The result of {call.name}")
         if kept is not None:
             effects.extend(kept)
+        self._sources.report(effects, self.history.sources)
         await self._writer.write(effects)
 
     async def _ask_client(self, call: Call) -> None:

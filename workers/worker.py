@@ -294,6 +294,7 @@ class TurnWorker(Worker):
         for task in rest:
             task.cancel()
         await asyncio.gather(*rest, return_exceptions=True)
+        await self.turns.connections.close()
         with contextlib.suppress(BrokerUnavailableError):
             for name, key in self._queues():
                 await queue.leave(self.broker, key, worker=self.id, agent=name, budget=0.5)

@@ -164,19 +164,6 @@ def test_a_decorator_that_decorated_nothing_is_no_tool(undecorated: Any) -> None
         define(tools=[undecorated])
 
 
-@pytest.mark.parametrize(
-    ("argument", "value"),
-    [
-        ("mcps", "https://example.org"),
-        ("connectors", "notion"),
-    ],
-)
-def test_what_comes_with_the_next_release_is_refused_and_never_left_out_silently(argument: str, value: Any) -> None:
-    with pytest.raises(SdkError, match=f"^{argument}= arrives with the next release"):
-        define(**{argument: [value]})
-    assert define(**{argument: ()}).name == "default_agent"
-
-
 # What a session changes.
 
 
