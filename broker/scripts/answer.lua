@@ -6,7 +6,7 @@
 --         open field of its call and the bytes that complete it from now on; blob: id and body that `resolved` refers to, if any
 -- RETURN  answered | lost id body: another answer counted, in that record | unknown | missing
 -- EVENTS  callbackResolved, then turnUpdated(running) if none is open any more; in each session above that too
---@include session emit enqueue tree once
+--@include session emit enqueue tree resolve once
 local s = load_session(sid)
 if not s then return {'missing'} end
 local before = said_before(nonce)
@@ -18,16 +18,11 @@ if not open or not is_own(open) then
   local record = redis.call('XRANGE', s.log, id, id)[1]
   return {'lost', id, record and record[2][2] or ''}
 end
-redis.call('HDEL', s.asked, callback)
-disarm('callback', sid, callback)
+permit(s)
 if ARGV[blob] then redis.call('HSET', base .. 'blobs:' .. sid, ARGV[blob], ARGV[blob + 1]) end
-redis.call('HSET', s.settled, callback, emit(s, s.turn, resolved))
 if call ~= '' then
-  local held = redis.call('HGET', base .. 'open:' .. sid, call)
-  if held then redis.call('HSET', base .. 'open:' .. sid, call, string.match(held, '^%d+\n') .. result) end
+  local held = redis.call('HGET', s.open, call)
+  if held then redis.call('HSET', s.open, call, string.match(held, '^%d+\n') .. result) end
 end
-if redis.call('HLEN', s.asked) == 0 then emit_turn(s, 'running') end
-flush(s)
-resolved_above(s, {callback})
-wake_turn(s)
+resolve(s, callback, resolved)
 return say(nonce, 'answered')

@@ -7,18 +7,13 @@
 -- RETURN  wait sweep    wait: ms until the next deadline, -1 = there is none; sweep: 1 = it is this caller's to sweep, once a minute
 -- EVENTS  callbackResolved (expired), then turnUpdated(running) if none is open any more; the turn's end (interrupted, failed);
 --         sessionUpdated(terminated)
---@include session emit enqueue tree end_turn
+--@include session emit enqueue tree resolve end_turn
 local DUE = {}
 
 function DUE.callback(sid, callback)
   local s = load_session(sid)
-  if not s or redis.call('HDEL', s.asked, callback) == 0 then return end
-  redis.call('HSET', s.settled, callback, emit(s, s.turn,
-    '"type":"callbackResolved","callbackId":"' .. callback .. '","private":{"outcome":"expired"}}'))
-  if redis.call('HLEN', s.asked) == 0 then emit_turn(s, 'running') end
-  flush(s)
-  resolved_above(s, {callback})
-  wake_turn(s)
+  if not s or not redis.call('HGET', s.asked, callback) then return end
+  resolve(s, callback, '"type":"callbackResolved","callbackId":"' .. callback .. '","private":{"outcome":"expired"}}')
 end
 
 -- When a session last had an event or was queued, or one of the subagents at work for it; `now` while one of their turns runs.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from agents_for_tests import (
@@ -322,3 +323,103 @@ async def test_a_tool_past_the_limit_of_the_deployment_is_stopped_and_the_turn_g
     assert done(await session.run("hi", timeout=10)).text == "went on"
     (entry,) = entries_of(await stored(session), agents.ToolResultEntry)
     assert content_text(entry.content) == "client.hang did not end within 0.05 s and was stopped."
+
+
+# Subagents.
+
+
+def spawn(task: str) -> agents.ScriptedCall:
+    """A call that starts the subagent."""
+    return agents.ScriptedCall("agents.spawn", {"agent": "helper", "task": task})
+
+
+async def tree(home: Home, *replies: Any, **options: Any) -> tuple[agents.Turn, agents.Session]:
+    """A turn that waits for its subagent, which follows a script; and the subagent's session."""
+    below = agents.Subagent(name="helper", description="helps", model=StepModel(*replies), **options)
+    agent = await home.agent(StepModel([spawn("go")]), subagents=[below])
+    session = await agent.start_session()
+    turn = started(await session.start_turn("hi"))
+    (child,) = await eventually(session.subagents, "a subagent's session", until=lambda found: len(found) == 1)
+    return turn, child
+
+
+@pytest.mark.usefixtures("hour")
+async def test_a_subagent_s_question_expires_and_both_turns_go_on(home: Home) -> None:
+    turn, child = await tree(home, [call("add", a=1, b=2)], ["so be it"], tools=[add], permission_mode="ask")
+    callback = await opened(turn)
+    await later(home, 3601)
+
+    done(await record(turn))
+
+    assert "turn blocked | turn running" in words(await stored(turn._session))
+    (entry,) = entries_of(await stored(child), agents.ToolResultEntry)
+    assert "nobody answered in time" in content_text(entry.content)
+    (result,) = entries_of(await stored(turn._session), agents.ToolResultEntry)
+    assert content_text(result.content) == "so be it"
+    assert (
+        await child.turn(callback.turn_id or "").answer(callback.id, agents.AllowApproval()) == agents.AlreadySettled()
+    )
+
+
+async def test_a_session_is_not_idle_while_its_subagent_works(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TURNSTREAM_IDLE_LIMIT", "600")
+    gate = Gate()
+    turn, child = await tree(home, ["half", gate, "whole"])
+    await gate.reached.wait()
+    for minutes in (11, 22, 33):
+        await later(home, minutes * 60)
+        await look(home)
+    assert isinstance(await turn.get(), agents.Running)
+
+    gate.open.set()
+
+    done(await record(turn))
+    await later(home, 43 * 60 + 60)
+    assert ((await ended(turn._session)).termination, (await child.info()).termination) == ("idle_limit", "idle_limit")
+
+
+@pytest.mark.parametrize("limit", ["idle_limit", "lifetime_limit"])
+async def test_a_tree_ends_with_its_root(home: Home, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    if limit == "lifetime_limit":
+        monkeypatch.setenv("TURNSTREAM_SESSION_LIFETIME", "600")
+    turn, child = await tree(home, [call("add", a=1, b=2)], tools=[add], permission_mode="ask")
+    callback = await opened(turn)
+    await later(home, 601 if limit == "lifetime_limit" else 30 * DAY + 60)
+
+    for state in (await record(turn), await record(child.turn(callback.turn_id or ""))):
+        assert isinstance(state, agents.Interrupted)
+        assert state.cause == limit
+    assert [(await ended(each)).termination for each in (turn._session, child)] == [limit, limit]
+    for each in (turn._session, child):
+        expect_pairs(await stored(each))
+
+
+async def test_a_subagent_that_hangs_fails_and_its_parent_is_told(home: Home) -> None:
+    begun = asyncio.Event()
+
+    @agents.tool(timeout=7200)
+    async def hang() -> None:
+        """Hang."""
+        begun.set()
+        await asyncio.Event().wait()
+
+    turn, child = await tree(home, [call("hang")], tools=[hang])
+    await begun.wait()
+    await seen(child, "+result")
+    await later(home, 35 * 60 + 1)
+
+    done(await record(turn))
+
+    (result,) = entries_of(await stored(turn._session), agents.ToolResultEntry)
+    assert result.is_error
+    assert words(await stored(child)).endswith("turn terminated | ended Failed | session waiting")
+
+
+async def test_a_session_that_ends_by_itself_says_so_of_its_subagents_too(home: Home) -> None:
+    below = agents.Subagent(name="helper", description="helps", model=StepModel(["yes"]))
+    agent = await home.agent(StepModel([spawn("go")]), subagents=[below])
+    session = agent.session(done(await agent.run("hi")).session_id)
+
+    (child,) = await session.subagents()
+
+    assert ((await session.info()).termination, (await child.info()).termination) == ("ended", "ended")

@@ -64,7 +64,7 @@ local function end_below(s, state, status)
   for _, sid in ipairs(below) do
     local child = load_session(sid)
     if child and child.status ~= 'terminated' then
-      if every then redis.call('HSET', child.key, 'termination', string.match(state, '"cause":"([^"]+)"')) end
+      if every then redis.call('HSET', child.key, 'termination', redis.call('HGET', s.key, 'termination') or 'ended') end
       if child.turn ~= '' then
         cut_turn(child, state, status)
       elseif every then
