@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from pydantic import BaseModel, Field, create_model
-from turns import Stage, Steps, add, call, staged, working
+from turns import Gate, Stage, Steps, add, call, staged, working
 
 from broker.broker import Broker
 from broker.protocol.wire import INLINE_LIMIT
@@ -158,6 +158,29 @@ async def test_a_change_counts_with_its_step(broker: Broker) -> None:
         await stage.send()
         assert (await stage.ended())["type"] == "failed"
         await stage.send()
+        await stage.ended()
+
+    assert hook.seen == [0, 0]
+    assert [state["count"] for state in await kept(stage)] == [1]
+
+
+async def test_an_end_that_did_not_come_is_taken_back(broker: Broker) -> None:
+    """A message came while post_agent_turn ran: the turn goes on, and what it had changed is as if it had not been."""
+    gate = Gate()
+
+    class Last(Turns):
+        async def post_agent_turn(self, ctx: HookContext[Any]) -> None:
+            self.seen.append(ctx.state.count)
+            ctx.state.count += 1
+            if len(self.seen) == 1:
+                await gate.wait()
+
+    hook = Last()
+    async with staged(broker, Steps(), hooks=[hook]) as stage:
+        await stage.send()
+        await gate.reached.wait()
+        await stage.send("and?")
+        gate.open.set()
         await stage.ended()
 
     assert hook.seen == [0, 0]
