@@ -106,7 +106,10 @@ def request_approval(reason: str | None = None) -> RequestApproval:
 
 @dataclass(frozen=True)
 class HookCall:
-    """A tool call, as a hook is shown it. `name` is the tool's full id; `arguments` is a copy of the hook's own."""
+    """A tool call, as a hook is shown it. `name` is the tool's full id; `arguments` is a copy of the hook's own.
+
+    Arguments are what the model wrote: an object as a rule, but they need not fit the tool, and may be None.
+    """
 
     id: str
     name: str
