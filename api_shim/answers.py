@@ -144,7 +144,9 @@ def _client_result(call_id: str, name: str, answer: object, definition: AgentDef
 
     if isinstance(answer, (AllowApproval, DenyApproval, SignInAnswer)):
         raise SdkError(f"A client tool's call is answered with its result, not with {type(answer).__name__}")
-    stub = stubs_by_id(definition.stubs).get(name) if definition is not None else None
+    stub = None
+    if definition is not None and all(unchecked.id != name for unchecked in definition.hook_stubs):
+        stub = stubs_by_id(definition.stubs).get(name)
     try:
         result = stub.check(answer) if stub is not None else to_result(answer)
     except ToolError as bad:

@@ -39,11 +39,11 @@ class Handlers:
             check_callable(name, getattr(self, name))
 
     def client_tool_for(self, name: str, definition: AgentDefinition | None) -> Handler | None:
-        """Return what answers calls of a client tool: `on_client_tool`, else the function bound to the agent's own stub."""
+        """Return what answers calls of a client tool: `on_client_tool`, else the function bound to a stub of the agent's."""
         if self.on_client_tool is not None:
             answers = getattr(self.on_client_tool, "answers", None)
             return self.on_client_tool if answers is None or answers(name) else None
-        stubs = definition.stubs if definition is not None else []
+        stubs = [*definition.stubs, *definition.hook_stubs] if definition is not None else []
         return next((stub.run for stub in stubs if stub.id == name and stub.answering is not None), None)
 
     def handles(self, callback: OpenCallback, definition: AgentDefinition | None) -> bool:

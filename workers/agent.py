@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
@@ -164,13 +164,23 @@ class AgentDefinition:
     @property
     def stubs(self) -> list[ClientTool]:
         """The client tools of the agent and of its subagents, at any depth."""
-        found = [item for item in self.tools if isinstance(item, ClientTool)]
+        below = (item for each in self._below() for item in each.tools or ())
+        return [item for item in (*self.tools, *below) if isinstance(item, ClientTool)]
+
+    @property
+    def hook_stubs(self) -> list[ClientTool]:
+        """The client tools of their hooks, whose answers are not checked."""
+        own = (item for hook in self.hooks for item in hook.tools)
+        hooks = (hook for each in self._below() for hook in (*(each.hooks or ()), *(each.guardrails or ())))
+        return [
+            item for item in (*own, *(item for hook in hooks for item in hook.tools)) if isinstance(item, ClientTool)
+        ]
+
+    def _below(self) -> Iterator[Subagent]:
         waiting = list(self.subagents)
         while waiting:
-            each = waiting.pop()
-            found += [item for item in each.tools or () if isinstance(item, ClientTool)]
+            yield (each := waiting.pop())
             waiting += each.subagents or ()
-        return found
 
     def tool(self, tool_id: str) -> AnyTool | None:
         """Return one of the agent's own or its hooks' tools, as `Toolset.find` does."""
