@@ -203,6 +203,15 @@ def completed_report(call: SpawnCall, session_id: str, text: str, output_type: t
 
 def failed_report(call: SpawnCall, session_id: str, agent: str, error: ProtocolError) -> bytes:
     """Return the result that a parent gets for a child's failed turn."""
-    entry = error_entry(call.entry, call.call, SPAWN_ID, f"The subagent {agent} failed: {error.message}")
+    return _error_report(call, session_id, f"The subagent {agent} failed: {error.message}")
+
+
+def skipped_report(call: SpawnCall, session_id: str, agent: str) -> bytes:
+    """Return the result that a parent gets for a child's turn that a hook of the child ended."""
+    return _error_report(call, session_id, f"The subagent {agent} gave no answer: a hook ended its turn.")
+
+
+def _error_report(call: SpawnCall, session_id: str, said: str) -> bytes:
+    entry = error_entry(call.entry, call.call, SPAWN_ID, said)
     entry["meta"] = {"session_id": session_id}
     return entry_tail("entryCompleted", entry)

@@ -35,7 +35,7 @@ from workers.run_sources import RunSources
 from workers.source_pool import SourcePool
 from workers.sources import ConnectorContext
 from workers.steps import CallModel, FailLost, Finish, OpenTurn, Park, RunTools, StopReason, Wait, next_step
-from workers.subagents import Parent, SpawnTool, completed_report, failed_report, new_child
+from workers.subagents import Parent, SpawnTool, completed_report, failed_report, new_child, skipped_report
 from workers.tools import RunnableTool, ToolError, ToolResult
 from workers.toolset import Toolset
 from workers.writer import Writer
@@ -159,7 +159,9 @@ class TurnRun:
         effects, history, context = await self._hooks.close_turn(), self.history, self.context
         state = completed_to_wire(history.text, history.tool_calls, stop_reason, history.usage)
         report = b""
-        if context.spawned is not None:
+        if context.spawned is not None and stop_reason == "skipped":
+            report = skipped_report(context.spawned, context.session_id, context.definition.name)
+        elif context.spawned is not None:
             report = completed_report(context.spawned, context.session_id, history.text, context.definition.output_type)
         if await self._writer.finish(state, effects, regardless=stop_reason == "skipped", report=report):
             return "ended"
