@@ -194,11 +194,15 @@ class HookRuns:
             note, kept = self._notes.get(hook.name), self._kept.get(hook.name)
             if note is None:
                 continue
-            if kept is not None and (now := self._dumped(hook, note.point, kept.state)) != kept.saved:
-                kept.saved = note.details["state"] = now
-            elif not note.details and note.point != "pre_agent_turn":
-                continue
-            effects.entry(checkpoint(hook.name, note.point, note.details), {**(note.private or {}), **(private or {})})
+            with watch_replaced() as halves:
+                if kept is not None and (now := self._dumped(hook, note.point, kept.state)) != kept.saved:
+                    kept.saved = note.details["state"] = now
+                elif not note.details and note.point != "pre_agent_turn":
+                    continue
+                entry = checkpoint(hook.name, note.point, clean_json(note.details))
+            effects.entry(entry, {**(note.private or {}), **(private or {})})
+            if halves:
+                effects.replaced(entry["id"], f"What hook {hook.name} gave")
             written, private = True, None
         self._notes.clear()
         return written
@@ -210,7 +214,7 @@ class HookRuns:
 
     def _closed(self, hook: BoundHook, point: Point, word: str, reason: str) -> Effects:
         effects = Effects()
-        self.decided(hook, point, {word: clean_text(reason)})
+        self.decided(hook, point, {word: reason})
         self.record(effects)
         closing(effects, hook, reason)
         return effects

@@ -178,7 +178,7 @@ class ReplyWriter:
     async def _keep(self, calls: list[tuple[ModelToolCall, bool]]) -> bool:
         effects, history = Effects(), self._writer.history
         private: Record = {"reply": self._read_and_used}
-        replaced: list[str] = []
+        replaced: list[tuple[str, str]] = []
         for part in (self._reasoning, self._message):
             if part.entry_id is None:
                 continue
@@ -186,7 +186,7 @@ class ReplyWriter:
             effects.close(part.entry_id)
             private = {} if part.open else private
             if part.clean.replaced:
-                replaced.append(part.entry_id)
+                replaced.append((part.entry_id, "What the model wrote"))
         if self._message.text:
             effects.last_text(self._message.text)
         questions: list[Record] = []
@@ -208,7 +208,7 @@ class ReplyWriter:
             if question is not None:
                 questions.append(question)
             if halves or verdict.replaced:
-                replaced.append(entry["id"])
+                replaced.append((entry["id"], "What a hook set" if verdict.replaced else "What the model wrote"))
         if self._hooks.record(effects, private):
             private = {}
         for question in questions:
@@ -235,7 +235,7 @@ class ReplyWriter:
             if part.entry_id is not None:
                 effects.close(part.entry_id)
                 effects.keep(part.entry_id, part.entry(""))
-        details: Record = {"retry": clean_text(feedback), "text": self.text}
+        details: Record = {"retry": feedback, "text": self.text}
         self._hooks.decided(hook, "post_llm_call", details, {"draft": self._read_and_used})
         self._hooks.record(effects)
         await self._writer.write(effects)
@@ -244,14 +244,14 @@ class ReplyWriter:
         """The reply was rejected: its entries are empty, its calls are not made, and the turn only ends."""
         effects = Effects()
         abandon(self._writer.history, effects)
-        self._hooks.decided(hook, "post_llm_call", {"reject": clean_text(reason)}, {"reply": self._read_and_used})
+        self._hooks.decided(hook, "post_llm_call", {"reject": reason}, {"reply": self._read_and_used})
         self._hooks.record(effects)
         closing(effects, hook, reason)
         await self._writer.write(effects)
 
-    def _notices(self, effects: Effects, replaced: Iterable[str]) -> None:
-        for entry_id in replaced:
-            effects.replaced(entry_id, "What the model wrote")
+    def _notices(self, effects: Effects, replaced: Iterable[tuple[str, str]]) -> None:
+        for entry_id, what in replaced:
+            effects.replaced(entry_id, what)
         if self._cut_short:
             said = "The model stopped at its length limit; its reply is cut short."
             effects.notice(said, level="warning", source="model", details={"reason": "length"})

@@ -8,6 +8,7 @@ from typing import Any
 
 import holders
 import pytest
+from pydantic import BaseModel
 from turns import Gate, Steps, add, call, staged, text_of
 
 from broker.broker import Broker
@@ -21,7 +22,7 @@ from workers.models import (
     ToolMessage,
 )
 from workers.permissions import PermissionPolicy, PermissionRule
-from workers.tools import ToolResult
+from workers.tools import ToolResult, tool
 
 Ctx = HookContext[Any]
 
@@ -416,3 +417,42 @@ async def test_a_plain_function_runs_in_a_thread_and_holds_nobody_up(broker: Bro
         await stage.ended()
 
     assert threads == [False]
+
+
+async def test_half_characters_of_a_hook_are_replaced_and_flagged(broker: Broker) -> None:
+    half = "a\ud83d"
+
+    class Half(Hook):
+        class State(BaseModel):
+            said: str = ""
+
+        async def pre_agent_turn(self, ctx: HookContext[State]) -> None:
+            ctx.state.said = half
+
+        async def pre_tool_call(self, ctx: Ctx, call: HookCall) -> Any:
+            return {"of": half}
+
+        async def post_llm_call(self, ctx: Ctx, reply: HookReply) -> Any:
+            return None if reply.calls else reject(half)
+
+    async with staged(broker, Steps([call("no_such", "a"), call("echo", "b", of="")]), echo, hooks=[Half()]) as stage:
+        await stage.send()
+        await stage.ended()
+
+    assert await stage.checkpoints() == [
+        ("hook:Half:pre_agent_turn", {"state": {"said": "a\ufffd"}}),
+        ("hook:Half:post_llm_call", {"reject": "a\ufffd"}),
+    ]
+    assert (await stage.results())["b"] == "a\ufffd"
+    assert [message for _, _, message in await stage.notices()] == [
+        "What hook Half gave held half characters, which were replaced.",
+        "What a hook set held half characters, which were replaced.",
+        "What hook Half gave held half characters, which were replaced.",
+        "a\ufffd",
+    ]
+
+
+@tool
+async def echo(of: str) -> str:
+    """Say it again."""
+    return of
