@@ -182,6 +182,22 @@ async def test_an_approved_client_tool_has_the_whole_time_for_its_result(home: H
     done(await record(turn))
 
 
+@pytest.mark.usefixtures("hour")
+async def test_a_sign_in_that_expires_leaves_its_source_out(home: Home) -> None:
+    wiki = agents.Connector(
+        "wiki", url="https://wiki.example/mcp", sign_in_url="https://wiki.example/login", credentials=lambda _ctx: None
+    )
+    session = await (await home.agent(StepModel(["without"]), connectors=[wiki])).start_session()
+    turn = started(await session.start_turn("hi"))
+    callback = await opened(turn)
+    await later(home, 3601)
+
+    assert done(await record(turn)).text == "without"
+    told = [event.details for event in await stored(session) if isinstance(event, agents.Notice)]
+    assert [details["reason"] for details in told if isinstance(details, dict)] == ["credential_unavailable"]
+    assert await turn.answer(callback.id, agents.SignInAnswer(denied=(wiki.id,))) == agents.AlreadySettled()
+
+
 async def test_without_a_timeout_a_question_stands(home: Home) -> None:
     """For a week, and then takes its answer."""
     session = await (await home.asking()).start_session()
