@@ -32,6 +32,7 @@ if s.fence ~= fence then
   s.attempts = s.attempts + 1
   if s.attempts > tonumber(max_attempts) then
     redis.call('ZADD', base .. 'dead', int(now), sid .. ' ' .. turn)
+    redis.call('HSET', s.key, 'dead', (redis.call('HGET', s.key, 'dead') or '') .. ' ' .. turn)
     cut_turn(s, '"type":"failed","error":{"message":"The turn was started ' .. int(s.attempts - 1)
       .. ' times and each worker was lost. It is in the dead letters.","code":"worker_lost"}', 'waiting')
     return {'dead'}

@@ -55,12 +55,14 @@ function DUE.turn(sid, _, score)
 end
 
 -- The keys of an ended session are gone, unless its id was opened again.
-function DUE.gone(sid, agent)
+function DUE.gone(sid, rest)
   local s = load_session(sid)
-  if s and s.status == 'terminated' then return arm(now + 60000, 'gone', sid, agent) end
+  if s and s.status == 'terminated' then return arm(now + 60000, 'gone', sid, rest) end
   if s then return end
+  local agent, dead = string.match(rest, '^(%S+)(.*)$')
   redis.call('ZREM', base .. 'sessions', sid)
   redis.call('ZREM', base .. 'sessions:' .. agent, sid)
+  for turn in string.gmatch(dead, '%S+') do redis.call('ZREM', base .. 'dead', sid .. ' ' .. turn) end
 end
 
 local deadlines = base .. 'deadlines'

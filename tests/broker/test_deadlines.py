@@ -276,6 +276,25 @@ async def test_an_ended_session_leaves_the_listings_with_its_keys(limits: Broker
     assert await armed(limits) == []
 
 
+async def test_dead_letters_go_with_their_session(limits: Broker) -> None:
+    session_id, other = await open_session(limits, once=True), await running(limits)
+    turn = await start(limits, session_id)
+    for lost in (session_id, other.session_id):
+        await command(limits, "HSET", limits.keys.of("session", lost), "attempts", limits.settings.max_attempts)
+    (job,) = await claim(limits)
+    assert await begin(limits, job) == "dead"
+    assert await begin(limits, other.job, fence="w2:1") == "dead"
+    dead = f"{limits.keys.base(0)}dead"
+    await look(limits, 3600)
+    assert await command(limits, "ZSCORE", dead, f"{session_id} {turn}") is not None
+
+    await command(limits, "DEL", *(limits.keys.of(kind, session_id) for kind in ("session", "log", "turns")))
+    await look(limits, WEEK - 1)
+    await look(limits, WEEK + 10)
+
+    assert await command(limits, "ZRANGE", dead, 0, -1) == [f"{other.session_id} {other.turn}".encode()]
+
+
 async def test_nothing_is_left_for_ever(limits: Broker) -> None:
     """Sessions in every state, each with all its deadlines: in the end none of them is armed."""
     await open_session(limits)

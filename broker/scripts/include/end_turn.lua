@@ -1,14 +1,14 @@
 -- end_turn: the only place that ends a turn, and a session.
 
--- The keys of a session that has ended live as long as the deployment keeps them, and then it leaves the listings; an open one's
--- have no TTL.
+-- The keys of a session that has ended live as long as the deployment keeps them, and then it leaves the listings and the
+-- dead letters; an open one's have no TTL.
 local function retire(s)
   disarm('session', s.sid)
   if s.retention == nil or s.retention == '' then return end
   for _, kind in ipairs({'session:', 'log:', 'turns:', 'settled:', 'receipts:', 'blobs:', 'children:'}) do
     redis.call('PEXPIRE', base .. kind .. s.sid, s.retention)
   end
-  arm(now + tonumber(s.retention) + 1000, 'gone', s.sid, s.agent)
+  arm(now + tonumber(s.retention) + 1000, 'gone', s.sid, s.agent .. (redis.call('HGET', s.key, 'dead') or ''))
 end
 
 -- What `open` holds, in the order in which it was opened: {field, before, after or nil}.
