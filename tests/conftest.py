@@ -7,11 +7,14 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
+import structlog
 from leaks import drop_keys, expect_no_tasks, leaked_keys
 from real_server import RealServer, serving
+from structlog.testing import capture_logs
 from tool_servers import Case, address, serving_tools
 
 from broker.broker import Broker
@@ -41,6 +44,17 @@ def real_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServer
 async def _no_task_is_left() -> AsyncIterator[None]:
     yield
     await expect_no_tasks()
+
+
+@pytest.fixture
+def logs() -> Iterator[list[Any]]:
+    """What is logged, also below the level that an embedded worker of an earlier test has set."""
+    before, was_set = structlog.get_config(), structlog.is_configured()
+    structlog.reset_defaults()
+    with capture_logs() as caught:
+        yield caught
+    if was_set:
+        structlog.configure(**before)
 
 
 @asynccontextmanager

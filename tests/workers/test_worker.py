@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import holders
 import pytest
-import structlog
 from eventually import eventually
 from leaks import drop_keys
 from real_server import RealServer, serving
-from structlog.testing import capture_logs
 from turns import Gate, Stage, Steps, add, call, staged, working
 
 from broker import queue, runs, transitions
@@ -46,17 +44,6 @@ async def short(real_server: RealServer) -> AsyncIterator[Broker]:
     yield broker
     await drop_keys(broker.client, broker.settings.prefix)
     await broker.close()
-
-
-@pytest.fixture
-def logs() -> Iterator[list[Any]]:
-    """What is logged, also below the level that an embedded worker of an earlier test has set."""
-    before, was_set = structlog.get_config(), structlog.is_configured()
-    structlog.reset_defaults()
-    with capture_logs() as caught:
-        yield caught
-    if was_set:
-        structlog.configure(**before)
 
 
 # What it serves.
