@@ -67,14 +67,14 @@ class Fleet:
         self.env = {**os.environ, "TURNSTREAM_REDIS_URL": url, "TURNSTREAM_PREFIX": prefix, **settings}
 
     @contextmanager
-    def worker(self, *options: str) -> Iterator[WorkerProcess]:
-        """Run a worker process that serves the clerk. It serves when this returns, and has drained when it is left."""
+    def worker(self, *options: str, serves: str = "fleet_agents:clerk") -> Iterator[WorkerProcess]:
+        """Run a worker process that serves an agent. It serves when this returns, and has drained when it is left."""
         command = [
             sys.executable,
             "-m",
             "api_shim.cli",
             "worker",
-            "fleet_agents:clerk",
+            serves,
             "--grace",
             "0",
             "--json",
