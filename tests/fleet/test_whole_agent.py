@@ -49,6 +49,17 @@ def begun(worker: WorkerProcess, turn: agents.Turn) -> int:
     return sum("turn_begun" in line and turn.id in line for line in worker.log.lines)
 
 
+async def parked(session: agents.Session) -> None:
+    """Wait until nobody holds a turn of the session or of its subagents: a question is there a moment before its turn parks."""
+    broker = (await session._place()).broker
+
+    async def jobs() -> set[bytes]:
+        ids = [session.id, *(child.id for child in await session.subagents())]
+        return {await broker.reads.command("HGET", broker.keys.of("session", each), "job") for each in ids}
+
+    await eventually(jobs, "nobody holds a turn", until=lambda found: found == {b"parked"})
+
+
 def answer_to(callback: agents.OpenCallback) -> object:
     """Allow what is asked, and read the clipboard."""
     return "a number" if isinstance(callback, agents.OpenClientToolCall) else agents.AllowApproval()
@@ -87,6 +98,7 @@ async def test_each_resume_is_on_the_other_worker_and_the_log_is_that_of_one_pro
             state = await turn.result(timeout=60)
         for _ in range(3):
             assert isinstance(state, agents.Blocked), state
+            await parked(session)
             before = begun(other, turn)
             with asleep(ran):
                 await turn.answer(state.callbacks[0].id, answer_to(state.callbacks[0]))
@@ -96,5 +108,8 @@ async def test_each_resume_is_on_the_other_worker_and_the_log_is_that_of_one_pro
             ran, other = other, ran
     assert isinstance(state, agents.Completed)
     logs = [await told(each) for each in (session, *await session.subagents())]
-    assert logs == alone
     assert len(logs) == 2
+    for log, expected in zip(logs, alone, strict=True):
+        assert [event["type"] for event in log] == [event["type"] for event in expected]
+        for event, same in zip(log, expected, strict=True):
+            assert event == same

@@ -67,9 +67,7 @@ agent = agents.Agent(
     mcps=[agents.MCPServer("calc", command=sys.executable, args=[str(SERVER), "stdio"])],
     model=agents.ScriptedModel(
         [
-            agents.ScriptedReply(
-                text="First, a sum.", calls=[agents.ScriptedCall("mcp.calc.add", {"a": 2, "b": 3})]
-            ),
+            agents.ScriptedReply(text="First, a sum.", calls=[agents.ScriptedCall("mcp.calc.add", {"a": 2, "b": 3})]),
             agents.ScriptedReply(text="Now to pay.", calls=[agents.ScriptedCall("client.pay", {"amount": 100})]),
             agents.ScriptedReply(calls=[agents.ScriptedCall("client.read_clipboard", {})]),
             agents.ScriptedReply(calls=[agents.ScriptedCall("agents.spawn", {"agent": "clerk", "task": "Pay 70."})]),
