@@ -8,6 +8,7 @@ import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -42,6 +43,11 @@ async def told(session: agents.Session) -> list[dict[str, Any]]:
     said = IDS.sub(lambda found: known.setdefault(found[0], f"id{len(known)}"), said)
     found: list[dict[str, Any]] = json.loads(TIMES.sub("time", said))
     return found
+
+
+async def has_begun(worker: WorkerProcess, turn: agents.Turn) -> int:
+    """What `begun` says, for waiting."""
+    return begun(worker, turn)
 
 
 def begun(worker: WorkerProcess, turn: agents.Turn) -> int:
@@ -103,7 +109,7 @@ async def test_each_resume_is_on_the_other_worker_and_the_log_is_that_of_one_pro
             with asleep(ran):
                 await turn.answer(state.callbacks[0].id, answer_to(state.callbacks[0]))
                 state = await turn.result(after=state, timeout=60)
-            await eventually(lambda turn=turn, of=other: begun(of, turn), "its log", until=before.__lt__)
+            await eventually(partial(has_begun, other, turn), "its log", until=before.__lt__)
             assert begun(other, turn) == before + 1
             ran, other = other, ran
     assert isinstance(state, agents.Completed)
