@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any, Literal
 
 from pydantic import BaseModel
@@ -13,13 +13,14 @@ from api_shim.arguments import check_key, check_wait, checked_title
 from api_shim.handlers import Handlers
 from api_shim.local import Host, current_host, place_of
 from api_shim.session import Session
-from broker.keys import new_session_id
+from broker.keys import AGENT_NAME, new_session_id
 from broker.protocol.content import ImageContentBlock, TextContentBlock
 from broker.protocol.errors import SdkError, SessionIdempotencyConflictError
 from broker.protocol.events import Event
 from broker.protocol.history_import import HistoryImportEntry
 from broker.protocol.records import Busy, TurnState
-from broker.protocol.values import JsonValue, clean_json, dumps
+from broker.protocol.sends import mapped
+from broker.protocol.values import JsonValue, clean_json, clean_text, dumps
 from broker.starting_history import check_history, open_with_history
 from broker.transitions import SessionOptions, open_session
 from workers.agent import AgentDefinition, SessionAgentCustomization
@@ -87,12 +88,16 @@ class Agent:
     def load_from(cls, *, agent_name: str | None = None, agent_id: str | None = None, url: str | None = None) -> Agent:
         """Return a handle of an agent that workers serve, by its name (`agent_id` is the same name). Sends nothing.
 
-        `url` names the broker; None is where this process runs. Raises `ValueError` unless exactly one name is given.
+        `url` names the broker; None is where this process runs. Raises `ValueError` unless exactly one name is given, and an
+        agent can have it.
         """
         if (agent_name is None) == (agent_id is None):
             raise ValueError("give agent_name or agent_id, and not both: workers serve an agent under its name")
+        name = agent_name or agent_id or ""
+        if not AGENT_NAME.fullmatch(str(name)):
+            raise ValueError(f"an agent's name is 1 to 64 of the characters A-Z a-z 0-9 _ . -, not {name!r}")
         agent = cls.__new__(cls)
-        agent._set(None, agent_name or agent_id or "", url)  # noqa: SLF001 - made here, of this class
+        agent._set(None, name, url)  # noqa: SLF001 - made here, of this class
         return agent
 
     def _set(self, definition: AgentDefinition | None, name: str, host: Host) -> None:
@@ -169,7 +174,7 @@ class Agent:
         inputs = dumps(_inputs(session_inputs))
         changed = dumps(_customization(customization))
         titled = dumps(None if title is None else checked_title(title))
-        starting = await check_history(history or (), place.broker.settings.message_limit)
+        starting = await check_history(() if history is None else history, place.broker.settings.message_limit)
         told = (inputs, changed, titled) if starting is None else (inputs, changed, titled, starting.digest.encode())
         digest = hashlib.sha256(b"\n".join(told)).hexdigest()[:32]
         await place.ready()
@@ -233,12 +238,10 @@ def _inputs(given: Mapping[str, Any] | None) -> dict[str, JsonValue]:
         raise TypeError(f"session_inputs must be a mapping of input ids to values, not {type(given).__name__}")
     values: dict[str, JsonValue] = {}
     for input_id, value in (given or {}).items():
-        place = f"session_inputs[{input_id!r}]"
+        if not isinstance(input_id, str):
+            raise TypeError(f"session_inputs: an input id is a text, not {type(input_id).__name__}")
         plain = value.model_dump(mode="json") if isinstance(value, SessionInput) else value
-        try:
-            values[input_id] = clean_json(plain, place)
-        except ValueError as bad:
-            raise ValueError(str(bad)) from None
+        values[input_id] = clean_json(plain, f"session_inputs[{input_id!r}]")
     return values
 
 
@@ -246,10 +249,15 @@ def _customization(given: SessionAgentCustomization | Mapping[str, Any] | None) 
     if given is None:
         return {}
     if isinstance(given, Mapping):
-        try:
-            given = SessionAgentCustomization(**given)
-        except TypeError as bad:
-            raise ValueError(f"agent: {str(bad).split('__init__() ')[-1]}") from None
+        given = SessionAgentCustomization(
+            **mapped(given, [each.name for each in fields(SessionAgentCustomization)], "agent")
+        )
+    if not isinstance(given, SessionAgentCustomization):
+        raise TypeError(f"agent must be a SessionAgentCustomization or a mapping of one, not {type(given).__name__}")
+    changed = {key: value for key, value in asdict(given).items() if value}
+    for key, value in changed.items():
+        if not isinstance(value, str):
+            raise TypeError(f"agent.{key} must be a text, not {type(value).__name__}")
     if given.model is not None:
         check_model(given.model)
-    return {key: value for key, value in asdict(given).items() if value}
+    return {key: clean_text(value) for key, value in changed.items()}

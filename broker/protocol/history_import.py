@@ -153,10 +153,7 @@ def _parse(item: Any, place: str) -> HistoryImportEntry:
         raise TypeError(f"{place} must be a history entry or a mapping of one, not {type(item).__name__}")
     for name, value in values.items():
         if value is not None or name not in _OPTIONAL[made]:
-            try:
-                values[name] = _checked(name, value, f"{place}.{name}")
-            except RecursionError:
-                raise ValueError(f"{place}.{name}: nested too deeply, or within itself") from None
+            values[name] = _checked(name, value, f"{place}.{name}")
     try:
         return made(**values)
     except (TypeError, ValueError) as bad:

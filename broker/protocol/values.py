@@ -79,6 +79,13 @@ def clean_text(text: str) -> str:
 
 def clean_json(value: JsonValue, place: str = "value") -> JsonValue:
     """Return a JSON value with all its texts clean. Raises `ValueError` naming the place of what JSON cannot hold."""
+    try:
+        return _cleaned(value, place)
+    except RecursionError:
+        raise ValueError(f"{place}: nested too deeply, or within itself") from None
+
+
+def _cleaned(value: JsonValue, place: str) -> JsonValue:
     match value:
         case str():
             return clean_text(value)
@@ -92,9 +99,9 @@ def clean_json(value: JsonValue, place: str = "value") -> JsonValue:
             for key in value:
                 if not isinstance(key, str):
                     raise ValueError(f"{place}: the key {key!r} is no text")
-            return {clean_text(key): clean_json(item, f"{place}.{clean_text(key)}") for key, item in value.items()}
+            return {clean_text(key): _cleaned(item, f"{place}.{clean_text(key)}") for key, item in value.items()}
         case list() | tuple():
-            return [clean_json(item, f"{place}[{at}]") for at, item in enumerate(value)]
+            return [_cleaned(item, f"{place}[{at}]") for at, item in enumerate(value)]
         case _:
             raise ValueError(f"{place}: {type(value).__name__} is no JSON value")
 

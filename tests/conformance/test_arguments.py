@@ -12,6 +12,9 @@ from agents_for_tests import Home, StepModel, add, call, home_fixture  # noqa: F
 import api_shim as agents
 from api_shim.arguments import TITLE_LIMIT
 
+ENDLESS: list[Any] = []
+ENDLESS.append(ENDLESS)
+
 Use = Callable[[Any], Any]
 """A use of a session that a type checker would refuse: hence Any."""
 
@@ -47,6 +50,18 @@ async def test_a_wrong_argument_is_named_and_no_turn_starts(name: str, home: Hom
         ({"title": 5}, TypeError, "title"),
         ({"title": "t" * (TITLE_LIMIT + 1)}, ValueError, "title"),
         ({"session_inputs": 5}, TypeError, "session_inputs"),
+        ({"session_inputs": {5: 1}}, TypeError, "session_inputs: an input id"),
+        ({"session_inputs": {"a": ENDLESS}}, ValueError, r"session_inputs\['a'\]: nested too deeply"),
+        ({"history": 0}, TypeError, "history must be"),
+        ({"history": ""}, TypeError, "history must be"),
+        (
+            {"history": [{"type": "tool_call", "name": "x", "toolCallId": "c", "arguments": ENDLESS}]},
+            ValueError,
+            r"history\[0\]",
+        ),
+        ({"agent": 5}, TypeError, "agent must be"),
+        ({"agent": {"colour": "red"}}, ValueError, "agent.colour"),
+        ({"agent": {"reasoningEffort": 5}}, TypeError, "agent.reasoning_effort"),
         ({"on_approval": 5}, TypeError, "on_approval"),
         ({"idempotency_key": ""}, ValueError, "idempotency_key"),
         ({"agent": {"model": "nope:x"}}, agents.SdkError, "nope:x"),
@@ -61,6 +76,14 @@ async def test_a_session_is_not_opened_with_a_wrong_option(
         await agent.start_session(**options)
 
     assert [info async for info in agents.list_sessions()] == []
+
+
+@pytest.mark.parametrize("name", ["", "a b", 'x"y', "é", "n" * 65])
+def test_a_name_that_no_agent_can_have_is_refused_where_a_handle_is_made(name: str) -> None:
+    """It would stand in keys and records."""
+    for options in ({"agent_name": name}, {"agent_id": name}):
+        with pytest.raises(ValueError, match="name"):
+            agents.Agent.load_from(**options)
 
 
 @pytest.mark.parametrize(

@@ -217,12 +217,14 @@ async def test_the_same_key_opens_the_same_session_and_other_options_are_a_confl
     assert await agent.start_session(title="one") != session
 
 
-@pytest.mark.parametrize("kind", ["class", "mapping"])
+@pytest.mark.parametrize("kind", ["class", "mapping", "camelCase"])
 async def test_a_session_s_customization_reaches_the_model(home: Home, kind: str) -> None:
     model = StepModel()
     agent = await home.agent(model, instructions="Be brief.", temperature=0.5, reasoning_effort="low")
     given = {"additional_instructions": "Speak French.", "reasoning_effort": "high"}
-    changed: Any = given if kind == "mapping" else agents.SessionAgentCustomization(**given)
+    camel = {"additionalInstructions": "Speak French.", "reasoningEffort": "high"}
+    kinds = {"class": agents.SessionAgentCustomization(**given), "mapping": given, "camelCase": camel}
+    changed: Any = kinds[kind]
     await (await agent.start_session(agent=changed)).run("hi")
     await (await agent.start_session()).run("hi")
 
