@@ -18,8 +18,9 @@ from broker.runs import Begun, Gap, Superseded
 from workers.agent import AgentDefinition
 from workers.fold import History
 from workers.logging import fault
+from workers.run_context import RunContext
 from workers.source_pool import SourcePool
-from workers.turn import RunContext, TurnRun, start_run
+from workers.turn import TurnRun, start_run
 from workers.writer import fold_raw
 
 log = structlog.get_logger("turnstream.worker")

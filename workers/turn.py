@@ -7,36 +7,25 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import Any, Literal
+from collections.abc import Iterable
+from typing import Literal
 
 import structlog
 
-from broker.broker import Broker
-from broker.keys import new_id
-from broker.protocol.callbacks import ClientToolCall, client_call_to_wire
-from broker.protocol.errors import SessionBusyError
 from broker.protocol.records import ProtocolError, completed_to_wire, failed_to_wire
-from broker.protocol.values import watch_replaced
-from broker.runs import Begun, SpawnCall
-from workers.agent import AgentDefinition
-from workers.client_tools import ClientTool
-from workers.effects import Effects, Record, error_entry, result_entry, result_of, stored_result
+from broker.runs import Begun
+from workers.calls import CallRuns
+from workers.effects import Effects
 from workers.fold import Call, History
 from workers.hook_runs import HookFailed, HookRuns, TurnFacts
-from workers.hooks import HookCall
 from workers.models import ModelError, silence_limit, until_silent
-from workers.permissions import away_text, denied_text, expired_text, interrupted_text, lost_text, unknown_text
 from workers.prompt import build_request, tell_ahead
 from workers.reply import ReplyWriter, abandon
+from workers.run_context import RunContext
 from workers.run_sources import RunSources
-from workers.source_pool import SourcePool
 from workers.sources import ConnectorContext
 from workers.steps import CallModel, FailLost, Finish, OpenTurn, Park, RunTools, StopReason, Wait, next_step
-from workers.subagents import Parent, SpawnTool, completed_report, failed_report, new_child, skipped_report
-from workers.tools import RunnableTool, ToolError, ToolResult
+from workers.subagents import completed_report, failed_report, skipped_report
 from workers.toolset import Toolset
 from workers.writer import Writer
 
@@ -47,24 +36,6 @@ _MODEL_BACKOFF_S = 0.5
 Outcome = Literal["parked", "ended"]
 
 
-@dataclass(frozen=True)
-class RunContext:
-    """What a run has besides the log: whose turn it is, on which broker, under which fence."""
-
-    broker: Broker
-    definition: AgentDefinition
-    session_id: str
-    turn_id: str
-    fence: str
-    inputs: Mapping[str, Any]
-    customization: Mapping[str, Any]
-    path: tuple[str, ...] = ()
-    """Names of subagents, from below the root down to this one; empty for a root."""
-    spawned: SpawnCall | None = None
-    """The call in the parent's log that this turn answers."""
-    pool: SourcePool = field(default_factory=SourcePool)
-
-
 class TurnRun:
     """A run. `news` is set when the log has something that this run did not write."""
 
@@ -73,7 +44,6 @@ class TurnRun:
         self.news = asyncio.Event()
         self._writer = Writer(context.broker, context.session_id, context.turn_id, context.fence, history)
         self._running: dict[str, asyncio.Task[None]] = {}
-        self._tools = context.definition.toolset(len(context.path))
         facts = TurnFacts(context.session_id, context.turn_id, context.definition.name, context.inputs)
         self._hooks = HookRuns(
             context.definition.hooks, facts, lambda: self.history, retries=context.broker.settings.hook_retries
@@ -84,6 +54,9 @@ class TurnRun:
             agent_name=context.definition.name,
         )
         self._sources = RunSources(context.definition.sources, context.pool, about, context.inputs)
+        self._calls = CallRuns(
+            context, self._writer, context.definition.toolset(len(context.path)), self._hooks, self._sources
+        )
         self._cut_text = ""  # of the message that a failed model call leaves behind
 
     @property
@@ -135,16 +108,9 @@ class TurnRun:
             case RunTools(calls):
                 await self._reach_sources(calls)
                 for call in calls:
-                    self._running[call.tool_call_id] = asyncio.create_task(self._run_call(call))
+                    self._running[call.tool_call_id] = asyncio.create_task(self._calls.run(call))
             case FailLost(calls):
-                effects = Effects()
-                for call in calls:
-                    entry = error_entry(
-                        call.result_entry or new_id(), call.tool_call_id, call.name, lost_text(call.name)
-                    )
-                    effects.completed(entry)
-                    effects.close(entry["id"])
-                await self._writer.write(effects)
+                await self._calls.fail_lost(calls)
             case Wait():
                 await self._wait()
             case Park():
@@ -228,15 +194,16 @@ class TurnRun:
     async def _take_tools(self, effects: Effects) -> None:
         if effects:
             await self._writer.write(effects)
-        self._tools = Toolset((*self.context.definition.toolset(len(self.context.path)), *self._sources.tools))
+        own = self.context.definition.toolset(len(self.context.path))
+        self._calls.tools = Toolset((*own, *self._sources.tools))
 
     async def _reply(self) -> None:
         definition, customization = self.context.definition, self.context.customization
         model = definition.model_for(customization)
         await tell_ahead(self.history)
-        reply = ReplyWriter(self._writer, definition, self._tools, self._hooks)
+        reply = ReplyWriter(self._writer, definition, self._calls.tools, self._hooks)
         try:
-            request = build_request(definition, customization, self._tools, self.history)
+            request = build_request(definition, customization, self._calls.tools, self.history)
             limit = silence_limit(model, self.context.broker.settings.model_timeout)
             async for delta in until_silent(model.stream(request), limit):
                 await reply.take(delta)
@@ -258,133 +225,6 @@ class TurnRun:
             report = failed_report(context.spawned, context.session_id, context.definition.name, error)
         await self._writer.finish(failed_to_wire(error, text), effects, regardless=True, report=report)
         return "ended"
-
-    # Tool calls.
-
-    async def _run_call(self, call: Call) -> None:
-        """Run a call, or write down what was decided or answered about it."""
-        tool = self._tools.find(call.name)
-        settled, answer = self._settled(call, tool), call.answer or {}
-        if settled is not None:
-            replaced = bool(answer.get("replaced"))
-            answered = tool is not None and call.outcome == "answered" and answer.get("type") == "clientTool"
-            if answered and self._hooks.has("post_tool_call"):
-                await self._conclude(call, settled["id"], result_of(settled), replaced=replaced)
-            else:
-                await self._write_result(call, settled, replaced=replaced)
-        elif isinstance(tool, ClientTool):
-            await self._ask_client(call)
-        elif isinstance(tool, SpawnTool):
-            await self._spawn(call, tool)
-        elif tool is not None:
-            await self._run_tool(call, tool)
-
-    def _settled(self, call: Call, tool: object) -> Record | None:
-        """The result of a call that does not run here: refused, denied, expired, closed, or answered by a client."""
-        entry_id = call.result_entry or new_id()
-
-        def error(text: str) -> Record:
-            return error_entry(entry_id, call.tool_call_id, call.name, text)
-
-        if tool is None and call.decision != "refused":
-            away = self._sources.owner_of(call.name) is not None
-            return error(away_text(call.name) if away else unknown_text(call.name))
-        if call.decision == "refused":
-            return error(call.text or "")
-        if call.outcome is None:
-            return None
-        answer = call.answer or {}
-        match (call.outcome, answer.get("type")):
-            case ("expired", _):
-                return error(expired_text(call.name))
-            case ("answered", "deny"):
-                return error(denied_text(call.name, answer.get("reason")))
-            case ("answered", "clientTool"):
-                return {**answer["result"], "id": entry_id}
-            case ("answered", "allow"):
-                return None
-            case _:
-                return error(interrupted_text(call.name, started=False))
-
-    async def _conclude(self, call: Call, entry_id: str, result: ToolResult, *, replaced: bool = False) -> None:
-        """Write a call's result as the hooks leave it."""
-        shown = HookCall(call.tool_call_id, call.name, call.arguments)
-        with watch_replaced() as halves:
-            async with self._hooks.after_call(shown, result) as (left, effects):
-                try:
-                    entry = stored_result(entry_id, call.tool_call_id, call.name, left)
-                except ValueError as bad:
-                    said = f"The result of {call.name} cannot be stored: {bad}"
-                    entry = error_entry(entry_id, call.tool_call_id, call.name, said)
-                await self._write_result(call, entry, effects, replaced=replaced or bool(halves))
-
-    async def _write_result(
-        self, call: Call, entry: Record, kept: Effects | None = None, *, replaced: bool = False
-    ) -> None:
-        effects = Effects()
-        if call.started:
-            effects.completed(entry)
-        else:
-            effects.entry(entry)
-        effects.close(call.field)
-        effects.close(entry["id"])
-        if replaced:
-            effects.replaced(entry["id"], f"The result of {call.name}")
-        if kept is not None:
-            effects.extend(kept)
-        self._sources.report(effects, self.history.sources)
-        await self._writer.write(effects)
-
-    async def _ask_client(self, call: Call) -> None:
-        """An approved call of a client tool: now the client is asked for its result."""
-        asked = ClientToolCall(tool_call_id=call.tool_call_id, name=call.name, arguments=call.arguments)
-        effects = Effects()
-        effects.ask(client_call_to_wire(new_id(), asked, datetime.now(UTC)))
-        await self._writer.write(effects)
-
-    def _starting(self, call: Call, entry_id: str) -> Effects:
-        """Its result is added, empty: from now on the call has started."""
-        effects = Effects()
-        effects.event({"type": "entryAdded", "entry": result_entry(entry_id, call.tool_call_id, call.name)})
-        effects.close(call.field)
-        cut = interrupted_text(call.name, started=True)
-        effects.keep(entry_id, error_entry(entry_id, call.tool_call_id, call.name, cut))
-        return effects
-
-    async def _run_tool(self, call: Call, tool: RunnableTool) -> None:
-        entry_id = call.result_entry or new_id()
-        if not call.started:
-            await self._writer.write(self._starting(call, entry_id))
-        limit = self.context.broker.settings.tool_timeout
-        with watch_replaced() as replaced:
-            result = await tool.call(call.arguments, self.context.inputs, limit)
-        await self._conclude(call, entry_id, result, replaced=bool(replaced))
-
-    async def _spawn(self, call: Call, tool: SpawnTool) -> None:
-        """Start a subagent; its end completes the call's result, whatever worker has the turn by then."""
-        context, entry_id = self.context, new_id()
-        try:
-            asked = tool.task(call.arguments)
-        except ToolError as bad:
-            await self._write_result(call, error_entry(entry_id, call.tool_call_id, call.name, str(bad)))
-            return
-        parent = Parent(
-            session_id=context.session_id,
-            agent=context.definition.name,
-            path=context.path,
-            customization=context.customization,
-        )
-        own_model = context.definition.child(asked[0]).model is not context.definition.model
-        child = new_child(parent, call, entry_id, asked, own_model=own_model)
-        effects = self._starting(call, entry_id)
-        try:
-            limit = context.definition.policy.concurrent_child_turn_limit
-            started = await self._writer.spawn(child, effects, limit)
-        except SessionBusyError:
-            started = False
-        if not started:
-            said = f"{call.name} could not start a subagent: the broker takes no new work now."
-            await self._write_result(call, error_entry(entry_id, call.tool_call_id, call.name, said))
 
 
 async def start_run(context: RunContext, begun: Begun, history: History) -> TurnRun:

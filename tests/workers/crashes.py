@@ -17,7 +17,8 @@ from broker.protocol.callbacks import AllowApproval, answer_to_wire
 from broker.protocol.wire import entry_tail, resolved_tail
 from workers.agent import AgentDefinition
 from workers.fold import History
-from workers.turn import RunContext, start_run
+from workers.run_context import RunContext
+from workers.turn import start_run
 from workers.writer import fold_raw
 
 
