@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.protocol.content import ContentBlock, content_for_model, content_from_wire, content_text
 from broker.protocol.records import TokenUsage, ToolCall
@@ -35,6 +35,10 @@ def call_field(tool_call_id: str, *, hooked: bool) -> str:
     A turn that is cut then has nothing that a hook would have withheld. No id holds a line break, so the two never meet.
     """
     return f"call:{chr(10) if hooked else ''}{tool_call_id}"
+
+
+CALLS_LIMIT: Final = 128
+"""Calls of one reply: as many as one append holds, and as providers take."""
 
 
 @dataclass
@@ -314,7 +318,8 @@ class History:
     def _imported(self, entry: dict[str, Any]) -> None:
         """An entry of a starting history, complete and in its place. Its call ids are each their call's and result's own.
 
-        Calls join the reply that stands last until one of its results is there: a model asks for several, then reads them.
+        Calls join the reply that stands last, as many as it may have, until one of its results is there: a model asks for
+        several, then reads them.
         """
         match entry["type"]:
             case "message" if entry["role"] == "assistant":
@@ -324,7 +329,8 @@ class History:
                 self._message(entry, replied=False)
             case "toolCall":
                 last = self.timeline[-1] if self.timeline else None
-                if not isinstance(last, Reply) or any(call.done for call in last.calls):
+                full = isinstance(last, Reply) and len(last.calls) == CALLS_LIMIT
+                if not isinstance(last, Reply) or full or any(call.done for call in last.calls):
                     last = self._open_reply(self.n)
                 call = self._add_call(last, entry, {})
                 call.result = self.early.pop(call.tool_call_id, None)

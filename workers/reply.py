@@ -26,7 +26,7 @@ from broker.protocol.wire import tail
 from workers.agent import AgentDefinition
 from workers.client_tools import ClientTool
 from workers.effects import Effects, Record, error_entry
-from workers.fold import History, call_field
+from workers.fold import CALLS_LIMIT, History, call_field
 from workers.hook_runs import CallVerdict, HookFailed, HookRuns, closing
 from workers.hook_set import BoundHook
 from workers.hooks import HookCall, HookReply, Reject, RequestApproval, Retry
@@ -36,7 +36,6 @@ from workers.subagents import SpawnTool
 from workers.toolset import Toolset
 from workers.writer import Writer
 
-CALLS_LIMIT: Final = 128
 _HIGH: Final = re.compile("[\ud800-\udbff]$")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 
 import pytest
 from agents_for_tests import (
@@ -78,6 +79,7 @@ async def test_a_blocked_turn_lists_what_it_waits_for_until_it_is_answered(home:
     (callback,) = state.callbacks
 
     assert isinstance(callback, agents.OpenApproval)
+    assert str(uuid.UUID(callback.id)) == callback.id
     assert (callback.session_id, callback.turn_id) == (session.id, turn.id)
     assert callback.title
     assert "\n" not in callback.title

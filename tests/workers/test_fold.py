@@ -10,7 +10,7 @@ from histories import TURN, Told, text
 
 from broker.protocol.content import content_text
 from broker.protocol.records import TokenUsage, ToolCall
-from workers.fold import Draft, History, Input, Reply
+from workers.fold import CALLS_LIMIT, Draft, History, Input, Reply
 
 ASK: Final = {"decision": "ask", "callback": "q"}
 
@@ -261,6 +261,16 @@ def test_imported_calls_without_a_message_are_a_reply_of_their_own() -> None:
 
     assert shape(told.user("go on").history) == ["hi", ("", "a"), "go on"]
     assert told.history.calls == {}
+
+
+def test_imported_calls_in_a_row_are_replies_of_as_many_as_a_reply_may_have() -> None:
+    told = Told(turn=None)
+    for at in range(CALLS_LIMIT + 2):
+        call = f"c{at}"
+        told.entry({"type": "toolCall", "id": call, "toolCallId": call, "name": "client.t", "arguments": None})
+    replies = [item for item in told.history.timeline if isinstance(item, Reply)]
+
+    assert [len(reply.calls) for reply in replies] == [CALLS_LIMIT, 2]
 
 
 def test_imported_calls_are_never_run() -> None:

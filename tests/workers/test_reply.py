@@ -17,9 +17,10 @@ from broker.protocol.wire import INLINE_LIMIT
 from broker.runs import Gap, Superseded
 from workers.agent import AgentDefinition
 from workers.client_tools import client_tool
+from workers.fold import CALLS_LIMIT
 from workers.models import ModelError, ModelReasoning, ModelStop, ModelText, ModelToolCall, ModelUsage
 from workers.permissions import PermissionPolicy, PermissionRule
-from workers.reply import CALLS_LIMIT, CleanText, ReplyWriter
+from workers.reply import CleanText, ReplyWriter
 from workers.scripted import ScriptedModel
 from workers.tools import tool
 from workers.writer import Writer
