@@ -1,4 +1,4 @@
-"""The README's samples are run as a newcomer runs them: as programs of their own, embedded and against a worker."""
+"""The samples of the README and of docs/agents.md are run as a newcomer runs them: as programs, embedded and against a worker."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from real_server import RealServer
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-SAMPLES = re.findall(r"### (\d)\. [^\n]+\n.*?```python\n(.*?)```\n+```text\n(.*?)```", README, re.DOTALL)
+PAGES = "".join((ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "docs/agents.md"))
+SAMPLES = re.findall(r"### (\d+)\. [^\n]+\n.*?```python\n(.*?)```\n+```text\n(.*?)```", PAGES, re.DOTALL)
 
 
 def run(program: Path, env: dict[str, str]) -> str:
@@ -29,8 +29,9 @@ def run(program: Path, env: dict[str, str]) -> str:
     return done.stdout
 
 
-def test_the_readme_has_six_samples() -> None:
-    assert [number for number, _, _ in SAMPLES] == ["1", "2", "3", "4", "5", "6"]
+def test_every_numbered_section_has_a_sample() -> None:
+    assert [number for number, _, _ in SAMPLES] == re.findall(r"^### (\d+)\.", PAGES, re.MULTILINE)
+    assert len(SAMPLES) == 11
 
 
 @pytest.mark.parametrize(("number", "code", "printed"), SAMPLES)
