@@ -19,6 +19,12 @@ if draft ~= '' then
   local last = redis.call('XREVRANGE', log .. ':' .. draft, '+', '-', 'COUNT', 1)[1]
   if last then n, ms = string.match(last[1], '^(%d+)-(%d+)$') end
   if n ~= events then return {'lost'} end
+end
+redis.call('HSET', KEYS[1], 'n', n, 'ms', ms, 'k', '0', 'status', 'waiting', 'title', title, 'archived', 'false',
+  'agent', agent, 'queue', queue, 'protocol', protocol, 'retention', retention, 'idle', idle,
+  'lifetime', lifetime, 'once', once, 'digest', digest,
+  'inputs', inputs, 'customization', customization, 'turn', '', 'wake', '0', 'prev', '-', 'created', int(now), 'updated', int(now))
+if draft ~= '' then  -- after a write that a full broker refuses, so that it refuses the whole
   redis.call('RENAME', log .. ':' .. draft, log)
   redis.call('PERSIST', log)
   if redis.call('EXISTS', blobs .. ':' .. draft) == 1 then
@@ -26,10 +32,6 @@ if draft ~= '' then
     redis.call('PERSIST', blobs)
   end
 end
-redis.call('HSET', KEYS[1], 'n', n, 'ms', ms, 'k', '0', 'status', 'waiting', 'title', title, 'archived', 'false',
-  'agent', agent, 'queue', queue, 'protocol', protocol, 'retention', retention, 'idle', idle,
-  'lifetime', lifetime, 'once', once, 'digest', digest,
-  'inputs', inputs, 'customization', customization, 'turn', '', 'wake', '0', 'prev', '-', 'created', int(now), 'updated', int(now))
 if preview ~= '' then redis.call('HSET', KEYS[1], 'preview', preview) end
 redis.call('ZADD', base .. 'sessions', int(now), sid)
 redis.call('ZADD', base .. 'sessions:' .. agent, int(now), sid)

@@ -272,6 +272,23 @@ async def test_a_page_of_a_starting_history_is_refused_whole(broker: Broker) -> 
     assert await broker.client.keys(f"*{session_id}*") == []
 
 
+async def test_a_session_is_not_opened_with_what_was_staged_and_later_it_is(broker: Broker) -> None:
+    session_id = new_session_id(1)
+    options = SessionOptions(agent="agent", queue="agent", digest="-")
+    draft = await transitions.stage(broker, session_id, Draft("d", 0), [message("one")], ttl=60)
+    assert draft is not None
+    await fill(broker)
+    before = await everything(broker)
+
+    with pytest.raises(SessionBusyError):
+        await transitions.open_session(broker, session_id, options, draft)
+
+    assert await everything(broker) == before
+    await free(broker)
+    assert await transitions.open_session(broker, session_id, options, draft)
+    await transitions.cancel(broker, session_id)
+
+
 async def test_a_title_is_not_changed(broker: Broker) -> None:
     session_id = await open_session(broker, title=b'"old"')
     await fill(broker)
