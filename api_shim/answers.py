@@ -50,6 +50,7 @@ async def find_callback(place: Place, session_id: str, callback_id: str) -> Open
         ("EXISTS", transitions.session_key(broker, session_id)),
         ("HGET", keys.of("asked", session_id), callback_id),
         ("HGET", keys.of("settled", session_id), callback_id),
+        said=f"Session {session_id}: the broker did not answer",
     )
     if not exists:
         raise transitions.no_session(session_id)

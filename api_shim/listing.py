@@ -46,8 +46,12 @@ def _time(ms: bytes) -> datetime:
     return datetime.fromtimestamp(int(ms) / 1000, UTC)
 
 
+def _unanswered(session_id: str) -> str:
+    return f"Session {session_id}: the broker did not answer"
+
+
 async def _info(broker: Broker, session_id: str) -> SessionInfo | None:
-    (flat,) = await broker.read(("HGETALL", session_key(broker, session_id)))
+    (flat,) = await broker.read(("HGETALL", session_key(broker, session_id)), said=_unanswered(session_id))
     held: dict[str, bytes] = {key.decode(): value for key, value in zip(flat[::2], flat[1::2], strict=True)}
     if "status" not in held:
         return None
@@ -79,7 +83,7 @@ async def read_info(broker: Broker, session_id: str) -> SessionInfo:
 async def read_turn_ids(broker: Broker, session_id: str) -> list[str]:
     """Return the ids of a session's turns, oldest first. Raises `SessionNotFoundError`."""
     await read_info(broker, session_id)
-    (flat,) = await broker.read(("HGETALL", broker.keys.of("turns", session_id)))
+    (flat,) = await broker.read(("HGETALL", broker.keys.of("turns", session_id)), said=_unanswered(session_id))
     pairs = zip(flat[::2], flat[1::2], strict=True)
     first = {turn.decode(): parse_stream_id(places.decode().split(" ")[0]) for turn, places in pairs}
     return sorted(first, key=lambda turn: first[turn])
@@ -101,7 +105,8 @@ async def read_history(
 async def children_of(broker: Broker, session_id: str) -> list[str]:
     """Return the ids of a session's direct subagents' sessions, newest first. Raises `SessionNotFoundError`."""
     await read_info(broker, session_id)
-    (found,) = await broker.read(("ZREVRANGE", broker.keys.of("children", session_id), 0, -1))
+    listed = ("ZREVRANGE", broker.keys.of("children", session_id), 0, -1)
+    (found,) = await broker.read(listed, said=_unanswered(session_id))
     return [child.decode() for child in found]
 
 
@@ -111,7 +116,7 @@ async def _of_shard(broker: Broker, key: str) -> AsyncGenerator[tuple[float, str
     while True:
         # `seen`: those of the last score, which the next page begins with; there may be more of them than one page holds.
         found = ("ZREVRANGEBYSCORE", key, before, "-inf", "WITHSCORES", "LIMIT", 0, len(seen) + _PAGE)
-        (page,) = await broker.read(found)
+        (page,) = await broker.read(found, said="Listing sessions: the broker did not answer")
         scored = zip(page[::2], page[1::2], strict=True)
         fresh = [(float(score), sid.decode()) for sid, score in scored if sid.decode() not in seen]
         if not fresh:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -79,7 +79,7 @@ class Broker:
             return reply
 
         try:
-            return await ride_out(attempt, allowed, f"{name}: the broker did not answer")
+            return await ride_out(attempt, allowed, _unanswered(name, arguments))
         except redis_errors.ResponseError as refused:
             if _NO_PERMISSION.search(str(refused)):
                 raise SdkError(
@@ -181,6 +181,15 @@ class Broker:
             await self.embedded.end_blocked()
         for sentinel in getattr(getattr(self._pool, "sentinel_manager", None), "sentinels", ()):
             await sentinel.aclose()
+
+
+def _unanswered(name: str, arguments: Mapping[str, Argument]) -> str:
+    """Begin the sentence that says of a command that the broker did not answer it."""
+    session = arguments.get("sid")
+    if session is None:
+        return f"{name}: the broker did not answer"
+    turn = f", turn {arguments['turn']!s}" if "turn" in arguments and name != "start" else ""
+    return f"{name}, session {session!s}{turn}: the broker did not answer"
 
 
 def _options(settings: Settings) -> dict[str, Any]:

@@ -72,16 +72,21 @@ async def test_every_call_says_that_the_broker_is_away(served: tuple[Home, RealS
     server.process.kill()
     server.process.wait()
 
-    async def told(use: Use) -> str:
+    async def told(use: Use) -> Exception | None:
         try:
             await use(session, turn)
         except Exception as error:  # noqa: BLE001 - which one it is, is the question
-            return type(error).__name__
-        return "nothing"
+            return error
+        return None
 
-    names = list(USES)
-    errors = await asyncio.gather(*(told(use) for use in USES.values()))
-    assert dict(zip(names, errors, strict=True)) == dict.fromkeys(names, "BrokerUnavailableError")
+    errors = dict(zip(USES, await asyncio.gather(*(told(use) for use in USES.values())), strict=True))
+    assert {name: type(error).__name__ for name, error in errors.items()} == dict.fromkeys(
+        USES, "BrokerUnavailableError"
+    )
+    unnamed = {name for name, error in errors.items() if session.id not in str(error)}
+    assert unnamed == {"list", "open", "import"}, "which are about no session of the user's yet"
+    for name in ("get", "result", "turn's events", "steer", "interrupt"):
+        assert turn.id in str(errors[name])
     with pytest.raises(agents.ObservationLost):
         await first(session.iter_events())
     with pytest.raises(agents.BrokerUnavailableError, match="check that the broker runs"):
