@@ -6,9 +6,13 @@ A run takes a connection and gives it back when it parks or ends; one that nobod
 from __future__ import annotations
 
 import asyncio
+import sys
+from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from workers.sources import Endpoint, SourceError
+from workers.threads import Raised, in_thread
 
 if TYPE_CHECKING:
     from workers.source_connection import Connection
@@ -29,16 +33,16 @@ class SourcePool:
         self._timers: dict[Connection, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
+        self._loading = asyncio.Lock()
 
     async def take(self, endpoint: Endpoint) -> Connection:
         """Return an open connection, which is the caller's until `give_back`. Raises `SourceError`."""
+        client = await self._loaded()
         if self._closed:
             raise SourceError("the worker is stopping")
         connection = self._by_endpoint.get(endpoint)
         if connection is None or connection.ended or connection.broken:
-            from workers.source_connection import Connection  # the client library takes a second to load
-
-            connection = self._by_endpoint[endpoint] = Connection(endpoint)
+            connection = self._by_endpoint[endpoint] = client(endpoint)
             self._tasks.add(connection.task)
             connection.task.add_done_callback(self._tasks.discard)
         self._users[connection] = self._users.get(connection, 0) + 1
@@ -50,6 +54,18 @@ class SourcePool:
             self.give_back(endpoint, connection)
             raise
         return connection
+
+    async def _loaded(self) -> type[Connection]:
+        """Load the client library, when it is first needed, in a thread: it takes a second, and other turns go on."""
+        name = "workers.source_connection"
+        async with self._loading:
+            if name not in sys.modules and isinstance(
+                ended := await in_thread(partial(import_module, name), name), Raised
+            ):
+                raise ended.error
+        from workers.source_connection import Connection
+
+        return Connection
 
     def give_back(self, endpoint: Endpoint, connection: Connection) -> None:
         """Use a connection no more."""

@@ -376,6 +376,17 @@ async def test_a_sign_in_handler_answers_and_a_wrong_value_leaves_it_open(home: 
     assert words(await stored(newer.session)).endswith("CallbackResolved | turn running")
 
 
+@pytest.mark.parametrize("name", ["connectors.notion.search", "mcp.files.read", "agents.spawn"])
+async def test_no_client_answers_a_call_of_a_tool_that_runs_at_its_source(home: Home, name: str) -> None:
+    newer = Newer(home)
+    turn = await newer.begin()
+    callback_id = await newer.ask({"type": "clientTool", "call": {"toolCallId": "c1", "name": name, "arguments": {}}})
+
+    with pytest.raises(agents.SdkError, match=f"{name} is a tool that runs at its source"):
+        await turn.answer(callback_id, "found")
+    assert [callback.id for callback in blocked(await turn.result()).callbacks] == [callback_id]
+
+
 # What this version's worker makes of it.
 
 

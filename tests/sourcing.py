@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from tool_servers import Case
-from turns import text_of
 
 from broker.protocol.content import content_text
 from workers.models import ContextNote, ModelRequest, ModelToolCall
@@ -27,7 +26,7 @@ def notices(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def told(records: list[dict[str, Any]]) -> list[tuple[str, str]]:
     """What the model was told of sources: about which one, and what."""
     entries = [record["entry"] for record in records if record["type"] == "entryCompleted"]
-    return [(e["source"], text_of(e)) for e in entries if e.get("kind") == "capability_source"]
+    return [(e["source"], e["content"][0]["text"]) for e in entries if e.get("kind") == "capability_source"]
 
 
 def notes(request: ModelRequest) -> list[str]:
