@@ -178,6 +178,21 @@ async def test_a_server_that_dies_in_a_call_fails_every_call_under_way(
         assert not any(getattr(each, "unsent", True) for each in failed)
 
 
+async def test_a_call_that_reaches_nobody_may_be_made_again_on_the_same_connection(
+    pool: SourcePool, tmp_path: Path
+) -> None:
+    with serving_tools() as (port, process):
+        case = Case(tmp_path / "case.json", address(port))
+        connection = await pool.take(case.over_http().endpoint)
+        process.kill()
+        process.wait()
+        with pytest.raises(SourceError) as failed:
+            await connection.call("whoami", {})
+        assert (failed.value.reason, failed.value.unsent) == ("unreachable", True)
+        with serving_tools(port):
+            assert (await connection.call("whoami", {})).content
+
+
 @pytest.mark.parametrize("behaviour", [{"status": 401}, {"refuse": {"tools/call": 403}}], ids=str)
 async def test_credentials_that_are_refused_in_a_call(pool: SourcePool, case: Case, behaviour: dict[str, Any]) -> None:
     connection = await pool.take(case.over_http().endpoint)
