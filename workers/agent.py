@@ -26,6 +26,8 @@ _INHERITED: Final = (
     "reasoning_effort", "subagents", "subagent_policy", "tool_errors",
 )  # fmt: skip
 
+_POLICY: Final = SubagentPolicy()
+
 
 @dataclass(frozen=True, kw_only=True)
 class SessionAgentCustomization:
@@ -143,7 +145,7 @@ class AgentDefinition:
     @property
     def policy(self) -> SubagentPolicy:
         """The limits on its subagents."""
-        return self.subagent_policy or SubagentPolicy()
+        return self.subagent_policy or _POLICY
 
     def child(self, name: str) -> AgentDefinition:
         """Return the definition of a subagent, which inherits what it leaves unset. Raises `KeyError` for an unknown name."""

@@ -71,6 +71,7 @@ class HeldTurns:
     connections: SourcePool = field(default_factory=SourcePool)
     """Connections to tool sources, which its runs share."""
     _fence: int = 0
+    _items: int = 0
 
     async def run(self, job_id: str, key: str, body: bytes | None) -> None:
         """Begin a job, one that was claimed or (without a body) rung for, and run its function.
@@ -104,7 +105,7 @@ class HeldTurns:
         return True
 
     async def _run_turn(self, job: queue.Job, fence: str, key: str, *, rung: bool) -> None:
-        history = self.folds.pop(job.session_id, None) or History()
+        history = self._taken(job.session_id)
         begun = await runs.begin(
             self.broker,
             job.session_id,
@@ -175,7 +176,14 @@ class HeldTurns:
 
     def keep(self, session_id: str, history: History) -> None:
         """Keep a session's fold for its next turn; the ones that were used longest ago make room."""
+        self._taken(session_id)
         self.folds[session_id] = history
-        items = sum(len(fold.timeline) for fold in self.folds.values())
-        while len(self.folds) > FOLDS_KEPT or (items > ITEMS_KEPT and len(self.folds) > 1):
-            items -= len(self.folds.pop(next(iter(self.folds))).timeline)
+        self._items += len(history.timeline)
+        while len(self.folds) > FOLDS_KEPT or (self._items > ITEMS_KEPT and len(self.folds) > 1):
+            self._taken(next(iter(self.folds)))
+
+    def _taken(self, session_id: str) -> History:
+        """Take a fold out of what is kept; an empty one if there is none."""
+        history = self.folds.pop(session_id, None) or History()
+        self._items -= len(history.timeline)
+        return history

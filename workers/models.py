@@ -5,7 +5,6 @@ Ours, deterministic: `workers.scripted`. The vendors' models come as extras and 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -147,30 +146,6 @@ class ModelError(Exception):
         self.retry_after = retry_after
 
 
-async def until_silent(stream: AsyncIterator[ModelDelta], limit: float | None) -> AsyncIterator[ModelDelta]:
-    """Yield a model's deltas, for as long as they come; `limit` seconds without one are a `ModelError`, which may be retried.
-
-    None is no limit. A stream that is slow but alive is never cut. The stream is closed when this is left.
-    """
-    try:
-        while True:
-            try:
-                async with asyncio.timeout(limit) as clock:
-                    delta = await anext(stream, None)
-            except TimeoutError:
-                if not clock.expired():
-                    raise
-                said = f"the model sent nothing for {limit:g} s"
-                raise ModelError(said, code="model_timeout", retryable=True) from None
-            if delta is None:
-                return
-            yield delta
-    finally:
-        close = getattr(stream, "aclose", None)
-        if close is not None:
-            await close()
-
-
 @runtime_checkable
 class Model(Protocol):
     """Streams replies. Must not keep state between calls: a call may be made again, in another process."""
@@ -178,11 +153,6 @@ class Model(Protocol):
     def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
         """Yield the reply's deltas as they come. Raises `ModelError`."""
         ...
-
-
-def silence_limit(model: Model, default: float) -> float | None:
-    """Return after how many seconds of silence a call is cut: never here, for a model with a `timeout` of its own to mind."""
-    return default if getattr(model, "timeout", None) is None else None
 
 
 _VENDORS: Final = {
@@ -220,11 +190,11 @@ def _vendors_model(kind: str, name: str) -> Model:
 def resolve_model(model: str | Model) -> Model:
     """Return the model of a name such as `scripted:echo`, or the object itself.
 
-    Raises `SdkError` for a name that this installation does not know, `TypeError` for an object that is no model.
+    Raises `SdkError` for a name that this installation does not know.
     """
-    check_model(model)
     if not isinstance(model, str):
-        return model
+        return model  # it was checked when its agent was made
+    check_model(model)
     kind, _, name = model.partition(":")
     if kind in _VENDORS:
         return _vendors_model(kind, name)

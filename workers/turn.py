@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterable
+from contextlib import aclosing
 from typing import Literal
 
 import structlog
@@ -18,11 +19,12 @@ from workers.calls import CallRuns
 from workers.effects import Effects
 from workers.fold import Call, History
 from workers.hook_runs import HookFailed, HookRuns, TurnFacts
-from workers.models import ModelError, silence_limit, until_silent
+from workers.models import ModelError
 from workers.prompt import build_request, tell_ahead
 from workers.reply import ReplyWriter, abandon
 from workers.run_context import RunContext
 from workers.run_sources import RunSources
+from workers.silence import silence_limit, until_silent
 from workers.sources import ConnectorContext
 from workers.steps import CallModel, FailLost, Finish, OpenTurn, Park, RunTools, StopReason, Wait, next_step
 from workers.subagents import completed_report, failed_report, skipped_report
@@ -205,8 +207,9 @@ class TurnRun:
         try:
             request = build_request(definition, customization, self._calls.tools, self.history)
             limit = silence_limit(model, self.context.broker.settings.model_timeout)
-            async for delta in until_silent(model.stream(request), limit):
-                await reply.take(delta)
+            async with aclosing(until_silent(model.stream(request), limit)) as deltas:
+                async for delta in deltas:
+                    await reply.take(delta)
             await reply.end()
         except Exception:
             self._cut_text = reply.text or self._cut_text

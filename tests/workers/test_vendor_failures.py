@@ -22,9 +22,9 @@ from workers.models import (
     ModelStop,
     ModelText,
     ModelToolCall,
-    until_silent,
 )
 from workers.openai_model import OpenAIModel
+from workers.silence import until_silent
 
 
 @pytest.fixture(params=[OpenAIModel, MistralModel])

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from workers.models import ModelDelta, ModelError, ModelText, until_silent
+from workers.models import ModelDelta, ModelError, ModelText
+from workers.silence import until_silent
 
 
 class Paced:
@@ -53,3 +54,29 @@ async def test_a_timeout_of_the_models_own_is_its_own() -> None:
     assert await anext(said) == ModelText("word")
     with pytest.raises(TimeoutError, match="mine"):
         await anext(said)
+
+
+async def test_time_that_the_reader_takes_is_not_silence() -> None:
+    said = until_silent(Paced(0, 0.02).stream(), 0.1)
+    assert await anext(said) == ModelText("word")
+    await asyncio.sleep(0.25)
+    assert await anext(said) == ModelText("word")
+    await said.aclose()
+
+
+async def test_who_is_cancelled_while_a_model_is_silent_is_cancelled() -> None:
+    paced = Paced(None)
+    waiting = asyncio.create_task(anext(until_silent(paced.stream(), 60)))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert paced.closed
+
+
+async def test_a_wait_that_was_cancelled_by_silence_leaves_its_task_in_order() -> None:
+    with pytest.raises(ModelError):
+        await anext(until_silent(Paced(None).stream(), 0.02))
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
