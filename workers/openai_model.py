@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from broker.protocol.values import JsonValue
 from workers.models import ModelDelta, ModelError, ModelRequest
-from workers.providers.clients import CONNECT_S, LoopClients, checked_url, host_of, need_extra
+from workers.providers.clients import CONNECT_S, LoopClients, checked_timeout, checked_url, host_of, need_extra
 from workers.providers.content import MEDIA, Medium, PartWriter
 from workers.providers.failures import Failures
 from workers.providers.names import WireNames
@@ -34,7 +34,7 @@ class OpenAIModel:
     - `strict_order`: keep Mistral's rules of what may follow what, as vLLM does for Mistral's models, and some chat templates;
       by default only at mistral.ai.
 
-    Raises `SdkError` without the extra `turnstream[openai]`, `ValueError` for a base_url that is none.
+    Raises `SdkError` without the extra `turnstream[openai]`, `ValueError` for a base_url, a timeout or media that are none.
     """
 
     def __init__(
@@ -52,13 +52,13 @@ class OpenAIModel:
         need_extra("openai", "openai")
         self.name = name
         self.base_url = checked_url(base_url)
-        self.timeout = timeout
+        self.timeout = checked_timeout(timeout)
         self._key = api_key
         self._headers = dict(headers or {})
         self._options = dict(options or {})
         self._writer = PartWriter("openai", accepts)
         self._strict_order = strict_order
-        self._clients: LoopClients[AsyncOpenAI] = LoopClients("openai", self._open)
+        self._clients: LoopClients[AsyncOpenAI] = LoopClients("openai.resources.chat.completions", self._open)
 
     def __repr__(self) -> str:
         where = f" at {host_of(self.base_url)}" if self.base_url else ""

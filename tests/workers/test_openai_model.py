@@ -255,14 +255,6 @@ async def test_without_a_key_a_call_says_what_to_do(monkeypatch: pytest.MonkeyPa
     assert failed.value.code == "auth_failed"
 
 
-async def test_a_connection_is_used_again(server: ChatServer) -> None:
-    model = OpenAIModel("m", base_url=server.url)
-    for _ in range(3):
-        await deltas(model)
-
-    assert server.connections == 1
-
-
 def test_a_name_means_one_model_object() -> None:
     assert resolve_model("openai:gpt-x") is resolve_model("openai:gpt-x")
     assert resolve_model("openai:org/model:free") is not resolve_model("openai:gpt-x")

@@ -207,6 +207,13 @@ async def test_a_call_that_is_given_up_hangs_up(model: Vendor, server: ChatServe
     await asyncio.wait_for(server.hung_up.wait(), 5)
 
 
+async def test_a_connection_is_used_again(model: Vendor, server: ChatServer) -> None:
+    for _ in range(3):
+        await deltas(model)
+
+    assert server.connections == 1
+
+
 async def test_calls_side_by_side_do_not_mix(model: Vendor) -> None:
     asked = [ModelRequest((UserMessage((TextContentBlock(text=f"n{at}"),)),)) for at in range(10)]
 
@@ -266,3 +273,9 @@ async def test_nothing_of_a_call_is_logged(model: Vendor, server: ChatServer, ca
 def test_a_base_url_that_is_none_is_refused(kind: Kind, base_url: str) -> None:
     with pytest.raises(ValueError, match=r"^base_url must be an http"):
         kind("m", base_url=base_url)
+
+
+@pytest.mark.parametrize("argument", [{"timeout": 0}, {"timeout": "5"}, {"accepts": "image"}, {"accepts": ("video",)}])
+def test_an_argument_that_makes_no_sense_is_refused_by_name(kind: Kind, argument: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"^{next(iter(argument))} must be"):
+        kind("m", **argument)

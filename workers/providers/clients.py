@@ -7,7 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
@@ -33,6 +33,14 @@ def checked_url(base_url: str | None) -> str | None:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("base_url must be an http:// or https:// URL with a host")
     return base_url.rstrip("/")
+
+
+def checked_timeout(timeout: Any) -> float | None:
+    """Return a timeout. Raises `ValueError` for one that is no number of seconds above 0."""
+    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0):
+        raise ValueError(f"timeout must be seconds above 0, or None, not {timeout!r}")
+    checked: float | None = timeout
+    return checked
 
 
 def host_of(base_url: str) -> str:

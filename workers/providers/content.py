@@ -39,10 +39,17 @@ def is_text(part: Part) -> bool:
 
 @dataclass(frozen=True)
 class PartWriter:
-    """Writes blocks as parts for one kind of server: which media it takes, and whose form of audio and documents."""
+    """Writes blocks as parts for one kind of server: which media it takes, and whose form of audio and documents.
+
+    Raises `ValueError` for media that there are not.
+    """
 
     vendor: Literal["openai", "mistral"]
     accepts: Collection[Medium] = MEDIA
+
+    def __post_init__(self) -> None:
+        if isinstance(self.accepts, str) or not set(self.accepts) <= set(MEDIA):
+            raise ValueError(f"accepts must be some of {', '.join(MEDIA)}, not {self.accepts!r}")
 
     def parts(self, content: Iterable[ContentBlock]) -> list[Part]:
         """Return the parts of blocks; empty texts, and blocks of a type that this version does not know, leave none."""

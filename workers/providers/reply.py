@@ -27,7 +27,7 @@ from workers.providers.names import WireNames
 
 Chunk = Mapping[str, Any]
 
-_AFTER_END_S: Final = 10.0
+_AFTER_END_S: Final = 3.0
 """How long the usage may follow the end of a reply, whose server keeps the stream open."""
 
 _ENDS: Final = {

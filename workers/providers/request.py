@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from broker.protocol.values import clean_text
 from workers.models import AssistantMessage, ModelRequest, ToolSpec
 from workers.providers.content import PartWriter
 from workers.providers.history import wire_messages
@@ -36,7 +37,7 @@ def chat_arguments(
 
 
 def _function(spec: ToolSpec, names: WireNames) -> dict[str, Any]:
-    described = {"description": spec.description} if spec.description else {}
+    described = {"description": clean_text(spec.description)} if spec.description else {}
     return {
         "type": "function",
         "function": {"name": names.wire(spec.id), **described, "parameters": dict(spec.parameters)},
