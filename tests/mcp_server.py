@@ -17,6 +17,7 @@ import json
 import os
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
@@ -66,7 +67,19 @@ async def on_list_tools(ctx: Any, _params: Any) -> types.ListToolsResult:
     """Tell the tools."""
     case = case_of(ctx)
     note(case, f"list {os.getpid()}")
-    names = ["blocks", "die", "fail", "grow", "hang", "misfit", "refuse", "whoami", *read(case).get("add", [])]
+    names = [
+        "bare",
+        "big",
+        "blocks",
+        "die",
+        "fail",
+        "grow",
+        "hang",
+        "misfit",
+        "refuse",
+        "whoami",
+        *read(case).get("add", []),
+    ]
     tools = [types.Tool(name=name, description=f"Does {name}.", input_schema=OBJECT) for name in names]
     numbers = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
     tools.append(types.Tool(name="add", title="Adding", input_schema=numbers, output_schema=SUM))
@@ -80,37 +93,30 @@ async def on_call_tool(ctx: Any, params: types.CallToolRequestParams) -> types.C
     """Run a tool."""
     case, given = case_of(ctx), params.arguments or {}
     note(case, f"call {params.name}")
+    if params.name in RESULTS:
+        return RESULTS[params.name]()
     match params.name:
         case "add":
             result = {"sum": given["a"] + given["b"]}
             return text(json.dumps(result), structured_content=result, _meta={"took": 3})
-        case "blocks":
-            return blocks()
         case "die":
             os._exit(3)
-        case "fail":
-            return text("it does not work", is_error=True)
         case "grow":
             await BUS.publish(ToolsListChanged())
             if ctx.protocol_version < "2026":
                 await ctx.session.send_tool_list_changed()
-            return text("more")
         case "hang":
             try:
                 await asyncio.sleep(60)
             except asyncio.CancelledError:
                 note(case, "cancelled")
                 raise
-            return text("late")
-        case "misfit":
-            return text("{}", structured_content={"sum": "none"})
         case "refuse":
             raise MCPError(code=-32050, message="not today")
         case "whoami":
             headers = getattr(ctx.request, "headers", {})
             return text(headers.get("authorization") or os.environ.get("MCP_TOKEN") or "nobody")
-        case other:
-            return text(f"{other} ran")
+    return text(f"{params.name} ran")
 
 
 def blocks() -> types.CallToolResult:
@@ -129,6 +135,13 @@ def blocks() -> types.CallToolResult:
     )
 
 
+RESULTS: dict[str, Callable[[], types.CallToolResult]] = {
+    "bare": lambda: types.CallToolResult(content=[], structured_content={"found": 2}),
+    "big": lambda: types.CallToolResult(content=[types.ImageContent(data="a" * 10_000_004, mime_type="image/png")]),
+    "blocks": blocks,
+    "fail": lambda: text("it does not work", is_error=True),
+    "misfit": lambda: text("{}", structured_content={"sum": "none"}),
+}
 BUS = InMemorySubscriptionBus()
 SERVER: Server[Any] = Server(
     "for tests", on_list_tools=on_list_tools, on_call_tool=on_call_tool, on_subscriptions_listen=ListenHandler(BUS)

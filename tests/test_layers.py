@@ -20,6 +20,8 @@ PARTIES: Final = {
     "fakeredis": {"broker/embedded.py"},
     "redis": {"broker", "workers/worker.py", "api_shim/cli"},
     "click": {"api_shim/cli"},
+    "mcp": {"workers/source_connection.py"},
+    "mcp_types": {"workers/source_connection.py", "workers/source_tool.py", "workers/run_sources.py"},
     "pickle": set[str](),
 }
 """Who may import what others wrote: a change of theirs is then a change in one place."""
@@ -97,6 +99,13 @@ print(sorted(name for name in sys.modules if name.partition(".")[0] in ("workers
     ids=["import", "observe"],
 )
 def test_a_program_that_only_observes_loads_no_tools_or_models(program: str) -> None:
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_a_worker_without_tool_sources_loads_no_client_of_theirs() -> None:
+    program = "import sys, workers.worker\nprint(sorted({'mcp', 'httpx2', 'anyio'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
 
     assert (done.stdout, done.stderr) == ("[]\n", "")

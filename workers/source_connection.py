@@ -11,7 +11,7 @@ import logging
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
@@ -143,7 +143,9 @@ async def _transport(endpoint: Endpoint, ended: asyncio.Event) -> AsyncIterator[
         if endpoint.url is not None:
             # Calls and the streams they answer on may last; whoever waits for them has a clock.
             timeout = httpx2.Timeout(None, connect=endpoint.timeout)
-            http = await stack.enter_async_context(_Http(headers=dict(endpoint.headers), timeout=timeout))
+            limits = httpx2.Limits(max_connections=None)
+            client = _Http(headers=dict(endpoint.headers), timeout=timeout, limits=limits)
+            http = await stack.enter_async_context(client)
             over = streamable_http_client(endpoint.url, http_client=http, max_sse_event_size=_EVENT_LIMIT)
         else:
             server = StdioServerParameters(
@@ -180,7 +182,8 @@ class Connection:
         self._scope = anyio.CancelScope()
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._ready.add_done_callback(lambda done: done.cancelled() or done.exception())  # it may have no waiter
-        self.task = asyncio.create_task(self._own(), name="mcp connection")
+        # In a context of its own: it outlives the turn that it is opened for.
+        self.task = asyncio.create_task(self._own(), name="mcp connection", context=Context())
 
     @property
     def ended(self) -> bool:
@@ -285,10 +288,15 @@ class Connection:
                 raise _call_failure(failed, exchange, modern=modern) from None
             except ValidationError:
                 raise ToolError("the server answered with what is no tool result") from None
-            except RuntimeError as misfit:
+            except RuntimeError as failed:
                 # The client checks a result against the schema that the tool declares; what it says quotes both.
-                said = "structured content" if "structured content" in str(misfit) else "a result"
-                raise ToolError(f"the server returned {said} that does not fit the tool's own output schema") from None
+                if "structured content" in str(failed) or "schema" in str(failed):
+                    raise ToolError(
+                        "the server returned a result that does not fit the tool's own output schema"
+                    ) from None
+                raise _failure(failed, exchange) from None
+            except Exception as failed:  # noqa: BLE001 - whatever the client raises is no fault of the agent's code
+                raise _failure(failed, exchange) from None
 
 
 async def _list(client: Client) -> tuple[Tool, ...]:

@@ -7,8 +7,8 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.protocol.content import ContentBlock, UnknownContentBlock, content_from_wire
-from broker.protocol.values import JsonValue, clean_json, clean_text
+from broker.protocol.content import ContentBlock, TextContentBlock, UnknownContentBlock, content_from_wire
+from broker.protocol.values import JsonValue, clean_json, clean_text, dumps
 from workers.models import ToolSpec
 from workers.sources import Source, SourceError, takes
 from workers.tools import ToolError, ToolResult, error_result, to_result
@@ -89,7 +89,10 @@ def _result(result: CallToolResult) -> ToolResult:
             raise ToolError(
                 f"The server's result cannot be kept: content[{at}] is no {block.original_type} block of at most 10 MB."
             )
-    return ToolResult(content, result.structured_content, dict(result.meta or {}), result.is_error)
+    structured = result.structured_content
+    if not content and structured is not None:
+        content = [TextContentBlock(text=dumps(structured).decode())]  # the model reads content only
+    return ToolResult(content, structured, dict(result.meta or {}), result.is_error)
 
 
 def _block(raw: dict[str, Any]) -> ContentBlock:

@@ -196,7 +196,7 @@ def as_sources(mcps: object, connectors: object) -> tuple[Source, ...]:
     """Return an agent's sources, checked. Raises `TypeError`, `ValueError`, and `SdkError` when the MCP client is missing."""
     found: list[Source] = []
     for argument, given, kind in (("mcps", mcps, MCPServer), ("connectors", connectors, Connector)):
-        if isinstance(given, (MCPServer, Connector, str)) or not isinstance(given, Iterable):
+        if isinstance(given, str) or not isinstance(given, Sequence):
             raise TypeError(f"{argument} must be a sequence of {kind.__name__}, not {type(given).__name__}")
         for at, source in enumerate(given):
             if not isinstance(source, kind):

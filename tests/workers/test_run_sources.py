@@ -62,6 +62,20 @@ async def test_the_tools_of_a_server_are_the_turn_s(broker: Broker, case: Case) 
         assert not any("took" in repr(message) for message in model.requests[1].messages)
 
 
+async def test_a_result_without_text_is_told_and_one_that_cannot_be_kept_is_an_error(
+    broker: Broker, case: Case
+) -> None:
+    model = Steps([use("mcp.box.bare"), use("mcp.box.big", "c2")])
+    async with staged(broker, model, mcps=[case.over_http()]) as stage:
+        await stage.send()
+        await stage.ended()
+
+        assert await stage.results() == {
+            "c1": '{"found":2}',
+            "c2": "The server's result cannot be kept: content[0] is no image block of at most 10 MB.",
+        }
+
+
 async def test_a_server_s_globs_choose_among_its_tools_and_what_they_leave_may_be_wrong(
     broker: Broker, case: Case
 ) -> None:

@@ -84,7 +84,7 @@ async def test_a_call_that_is_cancelled_is_cancelled_at_its_server(pool: SourceP
 
 @pytest.mark.parametrize(
     ("tool", "said"),
-    [("refuse", "not today"), ("misfit", "structured content that does not fit the tool's own output schema")],
+    [("refuse", "not today"), ("misfit", "a result that does not fit the tool's own output schema")],
 )
 async def test_a_call_that_fails_by_itself_leaves_the_connection_alone(
     pool: SourcePool, case: Case, tool: str, said: str
@@ -94,6 +94,19 @@ async def test_a_call_that_fails_by_itself_leaves_the_connection_alone(
     with pytest.raises(ToolError, match=said):
         await connection.call(tool, {})
     assert (await connection.call("whoami", {})).content
+
+
+async def test_a_client_that_fails_in_a_call_fails_the_source_and_gives_no_reason(
+    pool: SourcePool, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_: object) -> None:
+        raise LookupError("secret")
+
+    connection = await pool.take(case.over_http().endpoint)
+    monkeypatch.setattr(connection._client, "call_tool", broken)
+    with pytest.raises(SourceError, match=r"^the client failed with LookupError$") as failed:
+        await connection.call("whoami", {})
+    assert failed.value.reason is None
 
 
 async def test_an_http_error_of_a_call_is_the_call_s(pool: SourcePool, case: Case) -> None:

@@ -112,6 +112,7 @@ def test_a_wrong_connector_is_refused(options: dict[str, Any], error: type[Excep
         ({"mcps": ["https://a.example"]}, TypeError, r"mcps\[0\] must be a MCPServer, not str"),
         ({"mcps": [connector()]}, TypeError, r"mcps\[0\] must be a MCPServer, not Connector"),
         ({"connectors": "notion"}, TypeError, "connectors must be a sequence of Connector, not str"),
+        ({"mcps": iter([connector()])}, TypeError, "mcps must be a sequence of MCPServer, not list_iterator"),
         ({"connectors": connector()}, TypeError, "connectors must be a sequence of Connector, not Connector"),
         ({"connectors": [connector(), connector()]}, ValueError, "two of them have the name 'notion'"),
     ],
