@@ -3,6 +3,11 @@
     python examples/audit_log.py SESSION [FILE]      follow a session of TURNSTREAM_REDIS_URL into FILE (audit.jsonl)
     python examples/audit_log.py                     a session of its own, followed in two parts
 
+It prints, without SESSION:
+
+    stopped after 3 events
+    in the end there are 24 events, the last one SessionUpdated
+
 It imports no worker code: observing a session needs neither tools nor models.
 """
 
@@ -38,15 +43,16 @@ async def follow(session: agents.Session, file: Path, enough: Callable[[agents.E
 
 async def demonstrate(file: Path) -> None:
     """Follow a session until its turn starts, stop, and go on from the file."""
-    agent = agents.Agent(name="audited", model="scripted:echo")
-    session = await agent.start_session()
-    await session.run("Hello.")
+    from reviewer import payment_reviewer  # here: who only observes needs no agent
+
+    session = await payment_reviewer.start_session()
+    await session.run("Review transaction monitoring alert 4711.")
     await follow(session, file, lambda event: isinstance(event, agents.TurnStarted))
     print("stopped after", len(file.read_text(encoding="utf-8").splitlines()), "events")
     await session.cancel()
     await follow(session, file, lambda _: False)
     events = [json.loads(line)["event"] for line in file.read_text(encoding="utf-8").splitlines()]
-    print("in the end:", ", ".join(events))
+    print(f"in the end there are {len(events)} events, the last one {events[-1]}")
 
 
 def main() -> None:

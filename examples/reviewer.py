@@ -2,6 +2,11 @@
 
     python examples/reviewer.py
 
+It prints:
+
+    Alert 4711 flags a suspicious 9,800 EUR payment from account FR76-3000-4471 to a beneficiary added just 3 minutes earlier,
+    immediately after a password reset. I opened **CASE-4711** on it.
+
 With `TURNSTREAM_REDIS_URL` set, start its worker beside it: `turnstream worker examples.reviewer:payment_reviewer`.
 """
 

@@ -3,6 +3,15 @@
 Three parties share one session: the customer's window follows it, an approver answers from elsewhere, the turn parks for both.
 
     python examples/support_desk.py
+
+It prints, the three working side by side, in an order like this:
+
+    [window] Which order is it?
+    [customer] Your order number? A-17
+    [window] One moment.
+    [approver] Allow refund? {'order': 'A-17', 'euros': 40}: yes
+    [window] 40 EUR are on their way to you.
+    Completed
 """
 
 from __future__ import annotations
@@ -31,11 +40,11 @@ desk = agents.Agent(
     model=agents.ScriptedModel(
         [
             agents.ScriptedReply(
-                text="Which order is it? ",
+                text="Which order is it?",
                 calls=[agents.ScriptedCall("client.show_form", {"question": "Your order number?"})],
             ),
             agents.ScriptedReply(
-                text="One moment. ", calls=[agents.ScriptedCall("client.refund", {"order": "A-17", "euros": 40})]
+                text="One moment.", calls=[agents.ScriptedCall("client.refund", {"order": "A-17", "euros": 40})]
             ),
             agents.ScriptedReply(text="40 EUR are on their way to you.", delay=0.02),
         ]
@@ -50,13 +59,13 @@ def customer_types(question: str) -> str:
 
 
 async def window(session: agents.Session) -> None:
-    """The customer's window: every reply, as it is written."""
+    """The customer's window: every reply."""
     async for event in session.iter_events():
         match event:
-            case agents.TextDelta(text=text):
-                print(text, end="", flush=True)
-            case agents.EntryCompleted(entry=agents.MessageEntry(role="assistant")):
-                print()
+            case agents.EntryCompleted(entry=agents.MessageEntry(role="assistant") as reply):
+                print("[window]", reply.text)
+            case _:
+                pass
 
 
 async def approver(session_id: str) -> None:

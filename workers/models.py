@@ -11,21 +11,32 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any, Final, Protocol, runtime_checkable
 
-from broker.protocol.content import ContentBlock
+from broker.protocol.content import ContentBlock, content_text
 from broker.protocol.errors import SdkError
 from broker.protocol.records import TokenUsage
 from broker.protocol.values import JsonValue
 
 
+class _Said:
+    """A message that holds content blocks."""
+
+    content: tuple[ContentBlock, ...]
+
+    @property
+    def text(self) -> str:
+        """The text of its text blocks, joined; `""` when it has none."""
+        return content_text(self.content)
+
+
 @dataclass(frozen=True)
-class UserMessage:
+class UserMessage(_Said):
     """What a person sent."""
 
     content: tuple[ContentBlock, ...]
 
 
 @dataclass(frozen=True)
-class ContextNote:
+class ContextNote(_Said):
     """Text that is not the person's own.
 
     Sent beside an input, it stands before it. What a hook said of the reply before it, which is to be written again, and what
@@ -36,7 +47,7 @@ class ContextNote:
 
 
 @dataclass(frozen=True)
-class SystemMessage:
+class SystemMessage(_Said):
     """A system message of an imported history. The agent's instructions are `ModelRequest.instructions`."""
 
     content: tuple[ContentBlock, ...]
@@ -60,7 +71,7 @@ class AssistantMessage:
 
 
 @dataclass(frozen=True)
-class ToolMessage:
+class ToolMessage(_Said):
     """A call's result."""
 
     call_id: str

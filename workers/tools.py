@@ -12,7 +12,14 @@ from typing import Any, Final, Generic, ParamSpec, Protocol, TypeVar, cast, over
 
 from pydantic import BaseModel
 
-from broker.protocol.content import BLOCKS, ContentBlock, TextContentBlock, UnknownContentBlock, misfit
+from broker.protocol.content import (
+    BLOCKS,
+    ContentBlock,
+    TextContentBlock,
+    UnknownContentBlock,
+    content_text,
+    misfit,
+)
 from broker.protocol.values import JsonValue, clean_json, clean_text, dumps, show_defaults
 from workers.inputs import InputRejectedError, SessionInput, input_parameters, resolve_inputs
 from workers.models import ToolSpec
@@ -43,6 +50,11 @@ class ToolResult:
     structured_content: JsonValue = None
     meta: dict[str, JsonValue] = field(default_factory=dict)
     is_error: bool = False
+
+    @property
+    def text(self) -> str:
+        """The text of its text blocks, joined; `""` when it has none."""
+        return self.content if isinstance(self.content, str) else content_text(self.content)
 
 
 class ToolError(Exception):

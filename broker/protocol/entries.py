@@ -66,6 +66,11 @@ class ToolResultEntry(Brief):
     is_error: bool
     meta: dict[str, JsonValue] = field(default_factory=dict)
 
+    @property
+    def text(self) -> str:
+        """The text of its text blocks, joined; `""` when it has none."""
+        return content_text(self.content)
+
 
 @dataclass(frozen=True, kw_only=True)
 class UnknownEntry(Brief):

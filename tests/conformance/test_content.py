@@ -94,6 +94,25 @@ async def test_a_message_s_text_is_its_text_blocks_joined(home: Home) -> None:
     assert texts == ["ab", ""]
 
 
+def test_whatever_holds_content_has_its_text() -> None:
+    image = agents.ImageContentBlock(uri="https://example.com/a.png")
+    content = (agents.TextContentBlock(text="a"), image, agents.TextContentBlock(text="b"))
+    entry = agents.ToolResultEntry(
+        id="", turn_id=None, tool_call_id="c", name=None, content=content, structured_content=None, is_error=False
+    )
+    holders: list[Any] = [
+        entry,
+        agents.ToolResult(content),
+        agents.UserMessage(content),
+        agents.ContextNote(content),
+        agents.SystemMessage(content),
+        agents.ToolMessage("c", "client.add", content, is_error=False),
+    ]
+
+    assert [holder.text for holder in holders] == ["ab"] * 6
+    assert (agents.ToolResult("a").text, agents.UserMessage((image,)).text) == ("a", "")
+
+
 @pytest.mark.parametrize("text", ["\ud83d", "\ud83d\ude00", "a\x00b", "a\u2028b\r\nc", "é" * 1_000_000])
 async def test_any_text_is_stored_as_valid_text_and_never_a_crash(home: Home, text: str) -> None:
     session = await (await home.agent(StepModel([text]))).start_session()
