@@ -16,6 +16,7 @@ from agents_for_tests import (
     call,
     done,
     home_fixture,  # noqa: F401 - pytest finds the fixture `home` here
+    lasting,
     spelled,
     started,
     stored,
@@ -73,8 +74,14 @@ async def test_a_session_begins_with_its_history_as_entries_of_no_turn(home: Hom
             pass
         case other:
             raise AssertionError(other)
-    done(await session.run("Really?"))
-    assert words(await stored(session)) == spelled(IMPORTED, STARTED, REPLIED, ENDED)
+    assert [entry async for entry in session.history(after=before[5].id)] == entries[3:]
+    state = done(await session.run("Really?"))
+    log = await stored(session)
+    assert words(log) == spelled(IMPORTED, STARTED, REPLIED, ENDED)
+    await session.cancel()
+    for at, event in enumerate(log):
+        assert lasting([later async for later in session.iter_events(after=event.id)])[:-1] == lasting(log[at + 1 :])
+    assert state.tool_calls == ()
 
 
 async def test_the_first_turn_s_events_begin_with_the_history_and_a_wait_s_with_its_message(home: Home) -> None:
@@ -182,6 +189,26 @@ async def test_of_clients_that_import_with_one_key_at_once_one_counts_whole(home
     assert len(set(sessions)) == 1
     told = [entry.text async for entry in sessions[0].history() if isinstance(entry, agents.MessageEntry)]
     assert told == [f"message {at}" for at in range(600)]
+
+
+async def test_of_clients_that_import_different_histories_with_one_key_one_counts_and_the_others_are_told(
+    home: Home,
+) -> None:
+    agent = await home.agent(StepModel())
+    long = [[said("user", f"{client} {at}") for at in range(300)] for client in range(4)]
+
+    async def opened(history: list[Any]) -> agents.Session | None:
+        try:
+            return await agent.start_session(history=history, idempotency_key="k")
+        except agents.SessionIdempotencyConflictError:
+            return None
+
+    sessions = await asyncio.gather(*(opened(history) for history in long))
+
+    (session,) = [each for each in sessions if each is not None]
+    winner = sessions.index(session)
+    told = [entry.text async for entry in session.history() if isinstance(entry, agents.MessageEntry)]
+    assert told == [f"{winner} {at}" for at in range(300)]
 
 
 async def test_a_long_history_and_large_entries_arrive_whole(home: Home) -> None:
