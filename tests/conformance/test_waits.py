@@ -229,6 +229,9 @@ async def test_an_ended_turn_is_returned_at_once(home: Home) -> None:
         assert await turn.result() == state
         assert await turn.result(after=state, timeout=0) == state
         assert await turn.result(after=(await stored(session))[-1].id) == state
+        got: list[agents.Event] = []
+        assert await turn.result(after=state, on_event=got.append) == state
+        assert got == []
 
 
 async def test_a_cancelled_wait_says_how_to_stop_the_turn_which_goes_on(home: Home) -> None:
