@@ -130,6 +130,25 @@ async def test_blocked_and_expired_waits_hand_over_everything_up_to_the_cursor_t
     assert lasting(got) == lasting(log)[:-1], "no event twice, none missing"
 
 
+@pytest.mark.parametrize("stage", ["running", "blocked"])
+async def test_a_wait_without_time_hands_over_everything_up_to_its_cursor_too(home: Home, stage: str) -> None:
+    gate = Gate()
+    step = gate if stage == "running" else call("add", a=1, b=2)
+    session = await (await home.asking(["Hel", step])).start_session()
+    turn = started(await session.start_turn("hi"))
+    await seen(session, "+assistant" if stage == "running" else "turn blocked")
+    got: list[agents.Event] = []
+
+    state = await turn.result(timeout=0, on_event=got.append)
+
+    assert isinstance(state, agents.Running if stage == "running" else agents.Blocked)
+    log = lasting(await stored(session))
+    assert lasting(got) == log[: [event.id for event in log].index(state.cursor) + 1]
+    assert words(got).startswith(spelled(STARTED, "+assistant"))
+    gate.open.set()
+    await session.cancel()
+
+
 async def test_a_wait_after_a_record_passes_what_was_handled_before_it(home: Home) -> None:
     session = await (await home.asking([call("add", a=1, b=2)], [call("add", a=3, b=4)])).start_session()
     turn = started(await session.start_turn("hi"))
