@@ -53,7 +53,7 @@ class Doom:
 
 def doomed(monkeypatch: pytest.MonkeyPatch, doom: Doom) -> None:
     """Let every write of a run pass by `doom`."""
-    for name in ("append", "park", "finish"):
+    for name in ("append", "park", "finish", "spawn"):
         real = getattr(runs, name)
 
         async def write(*arguments: Any, _real: Any = real, **options: Any) -> Any:
@@ -62,15 +62,17 @@ def doomed(monkeypatch: pytest.MonkeyPatch, doom: Doom) -> None:
         monkeypatch.setattr(runs, name, write)
 
 
-async def run_once(broker: Broker, definition: AgentDefinition, session_id: str) -> str:
-    """Run the turn as a worker does that knows nothing of it, until it parks, ends, or the worker is lost."""
-    (job,) = await holders.claim(broker)
+async def run_once(broker: Broker, definition: AgentDefinition) -> str:
+    """Run the next turn as a worker does that knows nothing of it, until it parks, ends, or the worker is lost."""
+    (job,) = await holders.claim(broker, slots=1)
     fence = new_id()
     begun = await holders.begin(broker, job, fence=fence)
     assert isinstance(begun, runs.Begun), begun
     history = History()
-    await fold_raw(broker, session_id, history, await holders.raw_records(broker, session_id))
-    context = RunContext(broker, definition, session_id, job.turn_id, fence, {}, {})
+    await fold_raw(broker, job.session_id, history, await holders.raw_records(broker, job.session_id))
+    for name in begun.path:
+        definition = definition.child(name)
+    context = RunContext(broker, definition, job.session_id, job.turn_id, fence, {}, {}, begun.path, begun.spawned)
     run = await start_run(context, begun, history)
     try:
         return await run.run()
@@ -110,7 +112,7 @@ async def run_on(broker: Broker, definition: AgentDefinition, session_id: str) -
         assert len(went) < 20, went
         if not sum(map(len, await holders.queued(broker))):
             break  # it ended in the write that the worker was lost at
-        went.append(await run_once(broker, definition, session_id))
+        went.append(await run_once(broker, definition))
         if went[-1] == "parked" or (went[-1] == "lost" and not (await holders.queued(broker))[0]):
             await answer_all(broker, session_id)
     return went
