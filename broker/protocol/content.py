@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
@@ -229,6 +230,7 @@ BLOCKS: Final[dict[str, type[KnownContentBlock]]] = {
 }
 
 
+@cache
 def camel(name: str) -> str:
     """Return a field's stored name: `media_type` → `mediaType`, `meta` → `_meta`."""
     if name == "meta":

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 from holders import command, fields, open_session, records
 from leaks import leaked_keys
+from real_server import serving
 
 from broker import starting_history, transitions
 from broker.broker import Broker
 from broker.keys import new_session_id
 from broker.protocol.errors import BrokerUnavailableError, SessionIdempotencyConflictError, SessionNotFoundError
 from broker.protocol.values import loads
+from broker.settings import Settings
 from broker.starting_history import PAGE_BYTES, StartingHistory, check_history, open_with_history
 from broker.transitions import Draft, DraftLostError, SessionOptions
 
@@ -159,6 +162,20 @@ async def test_pages_are_bounded_in_count_and_bytes() -> None:
 
     heavy = await history(*("x" * (PAGE_BYTES // 3) for _ in range(7)))
     assert [len(page) for page in heavy.pages()] == [3, 3, 1]
+
+
+async def test_a_hundred_thousand_entries_hold_the_server_up_for_no_moment(tmp_path: Path) -> None:
+    with serving(tmp_path, "--slowlog-log-slower-than", "100000") as server:
+        broker, session_id = Broker(Settings(redis_url=server.url)), new_session_id(1)
+        long = await check_history([said("x" * 100)] * 100_000, 10**6)
+        assert long is not None
+
+        assert await open_with_history(broker, session_id, OPTIONS, long)
+
+        assert (await fields(broker, session_id, "n"))[0] == "200000"
+        assert await command(broker, "XLEN", broker.keys.of("log", session_id)) == 200_000
+        assert await command(broker, "SLOWLOG", "GET") == [], "each script took less than 0.1 s"
+        await broker.close()
 
 
 async def test_the_event_loop_goes_on_while_a_history_is_checked() -> None:
