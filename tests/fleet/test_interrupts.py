@@ -124,8 +124,10 @@ async def test_close_to_its_end_it_is_one_or_the_other(fleet: Fleet, clerk: agen
 async def test_a_viewer_that_leaves_stops_nothing(fleet: Fleet, clerk: agents.Agent) -> None:
     with fleet.worker():
         session = await clerk.start_session()
-        turn = await session.send_message("stream 300")
-        viewer = fleet.client("observe", session.id, "", "6")
+        viewer = fleet.client("observe", session.id, "", "7")
+        await session.rename("watched")
+        await asyncio.to_thread(line_of, viewer)  # it is there, so the turn cannot end before it has come
+        turn = await session.send_message("stream 500")
         for _ in range(6):
             await asyncio.to_thread(line_of, viewer)
         end(viewer)
