@@ -23,7 +23,7 @@ redis.call('HSET', key, 'n', '0', 'ms', '0', 'k', '0', 'status', 'waiting', 'tit
   'inputs', redis.call('HGET', s.key, 'inputs') or '', 'customization', customization, 'created', int(now), 'updated', int(now))
 redis.call('HSET', key, 'parent', sid, 'root', string.match(ancestors, '%S+$'), 'ancestors', ancestors, 'path', path,
   'parent_turn', s.turn, 'spawn_entry', entry, 'spawn_call', call, 'cut_report', cut)
-redis.call('ZADD', base .. 'children:' .. sid, int(now), child)
+redis.call('ZADD', base .. 'children:' .. sid, int(s.n), child)  -- in the order of the calls, also within a millisecond
 redis.call('SADD', base .. 'spawned:' .. sid, child)
 local c = load_session(child)
 open_turn(c, turn, preview, task, #ARGV)

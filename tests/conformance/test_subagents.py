@@ -275,6 +275,13 @@ async def test_subagents_are_listed_newest_first(home: Home) -> None:
     assert newest == agents.session(newest.id)
 
 
+async def test_subagents_of_one_reply_are_in_the_order_of_their_calls(home: Home) -> None:
+    session = await boss(home, [spawn(f"task {n}") for n in range(5)], subagents=[helper(["ok"])])
+    await session.run("hi")
+    previews = [(await child.info()).preview for child in await session.subagents()]
+    assert previews == [f"task {n}" for n in (4, 3, 2, 1, 0)]
+
+
 # Ends.
 
 
