@@ -192,7 +192,7 @@ class RunSources:
     # Calls.
 
     async def _call(self, source: Source, name: str, arguments: Mapping[str, Any]) -> CallToolResult:
-        """Call a tool; once more when the first try reached nobody, since the server may have been started anew."""
+        """Call a tool; once more when nobody ran it: the server was started anew, or it wants newer credentials."""
         for last in (False, True):
             held = self._held.get(source.id)
             if held is None:
@@ -204,7 +204,7 @@ class RunSources:
                 error = failed
                 if failed.unsent and not last:
                     try:
-                        await self._reconnect(source, held.connection)
+                        await self._reconnect(source, held, failed)
                     except SourceError as again:
                         error = again
                     else:
@@ -215,10 +215,11 @@ class RunSources:
                 raise ToolError(f"{source.namespace}.{source.name}.{name} failed: {failed}") from None
         raise ToolError(away_text(f"{source.namespace}.{source.name}.{name}"))
 
-    async def _reconnect(self, source: Source, lost: Connection) -> None:
+    async def _reconnect(self, source: Source, lost: _Held, why: SourceError) -> None:
+        """Connect anew, with the credentials of now. Raises `SourceError`."""
         async with self._connecting:
             held = self._held.get(source.id)
-            if held is not None and held.connection is not lost:
+            if held is not None and held.connection is not lost.connection:
                 return  # another call has
             self._let_go(source.id)
             endpoint = await self._endpoint(source)
@@ -226,6 +227,8 @@ class RunSources:
                 raise SourceError("nobody is signed in any more", "credential_unavailable")
             if isinstance(endpoint, SourceError):
                 raise endpoint
+            if endpoint == lost.endpoint and why.reason == "credential_rejected":
+                raise why  # nor would they be taken now
             await self._hold(source, endpoint)
 
 

@@ -349,7 +349,8 @@ def _failure(failed: BaseException, exchange: _Exchange) -> SourceError:
 
 
 def _rejected(exchange: _Exchange) -> SourceError:
-    return SourceError(f"the server refused the credentials (HTTP {exchange.status})", "credential_rejected")
+    said = f"the server refused the credentials (HTTP {exchange.status})"
+    return SourceError(said, "credential_rejected", unsent=exchange.status == 401)
 
 
 def _call_failure(failed: MCPError, exchange: _Exchange, *, modern: bool) -> SourceError | ToolError:

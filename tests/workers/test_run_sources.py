@@ -11,7 +11,7 @@ import pytest
 from eventually import eventually
 from sourcing import Vault, connector, ids, notes, notices, told, use
 from tool_servers import Case, address, serving_tools
-from turns import Stage, Steps, staged, text_of, working
+from turns import Gate, Stage, Steps, staged, text_of, working
 
 from broker import transitions
 from broker.broker import Broker
@@ -493,3 +493,19 @@ async def test_credentials_that_are_refused_in_the_middle_of_a_turn(broker: Brok
         await stage.send()
         await stage.ended()
         assert "connectors.notion.add" in ids(model.requests[-1])
+
+
+async def test_credentials_that_were_renewed_meanwhile_are_taken_for_the_call(broker: Broker, case: Case) -> None:
+    case.say(token="old")  # noqa: S106 - of a test
+    gate = Gate()
+    model = Steps([gate, use("connectors.notion.whoami"), use("connectors.notion.whoami", "c2")])
+    async with staged(broker, model, connectors=[connector(case, Vault("old", "new").credentials)]) as stage:
+        await stage.send()
+        await gate.reached.wait()
+        case.say(token="new")  # noqa: S106 - of a test
+        gate.open.set()
+        await stage.ended()
+
+        assert await stage.results() == {"c1": "Bearer new", "c2": "Bearer new"}
+        assert notices(await stage.records()) == []
+        assert case.log.count("call whoami") == 2

@@ -140,8 +140,9 @@ async def test_an_http_error_of_a_call_is_the_call_s(pool: SourcePool, case: Cas
     ids=str,
 )
 async def test_why_a_server_cannot_be_used(
-    pool: SourcePool, case: Case, behaviour: dict[str, Any], reason: str
+    pool: SourcePool, case: Case, monkeypatch: pytest.MonkeyPatch, behaviour: dict[str, Any], reason: str
 ) -> None:
+    monkeypatch.setattr("workers.source_connection._PAGES", 3)
     case.say(**behaviour)
 
     failed = await failure(pool, case.over_http(timeout=1.0 if "hang" in behaviour else 10.0))
