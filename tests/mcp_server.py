@@ -3,7 +3,8 @@
 A case is a JSON file, named by the variable MCP_CASE, the header x-case or the query's case, and read at each request:
 
     add     names of further tools              status    what each HTTP request is answered with
-    list    the raw result of tools/list        refuse    {method: HTTP status}
+    list    the raw result of tools/list        refuse    {method, or tool that is called: HTTP status}
+    go      the tool `slow` may end
     hang    a method that is never answered     era       "legacy": no server/discover
     token   the only bearer token that is good
 
@@ -77,6 +78,7 @@ async def on_list_tools(ctx: Any, _params: Any) -> types.ListToolsResult:
         "hang",
         "misfit",
         "refuse",
+        "slow",
         "whoami",
         *read(case).get("add", []),
     ]
@@ -111,12 +113,25 @@ async def on_call_tool(ctx: Any, params: types.CallToolRequestParams) -> types.C
             except asyncio.CancelledError:
                 note(case, "cancelled")
                 raise
-        case "refuse":
-            raise MCPError(code=-32050, message="not today")
+        case "slow":
+            await may_go(case)
         case "whoami":
             headers = getattr(ctx.request, "headers", {})
             return text(headers.get("authorization") or os.environ.get("MCP_TOKEN") or "nobody")
     return text(f"{params.name} ran")
+
+
+async def may_go(case: Path | None) -> None:
+    """Wait until the case says so."""
+    for _ in range(1000):
+        if read(case).get("go"):
+            return
+        await asyncio.sleep(0.01)
+
+
+def refuse() -> types.CallToolResult:
+    """Answer with an error of the protocol."""
+    raise MCPError(code=-32050, message="not today")
 
 
 def blocks() -> types.CallToolResult:
@@ -140,6 +155,7 @@ RESULTS: dict[str, Callable[[], types.CallToolResult]] = {
     "big": lambda: types.CallToolResult(content=[types.ImageContent(data="a" * 10_000_004, mime_type="image/png")]),
     "blocks": blocks,
     "fail": lambda: text("it does not work", is_error=True),
+    "refuse": refuse,
     "misfit": lambda: text("{}", structured_content={"sum": "none"}),
 }
 BUS = InMemorySubscriptionBus()
@@ -171,7 +187,8 @@ class Behaving:
         request = json.loads(body) if body else {}
         method = request.get("method", scope["method"])
         note(case, f"{scope['method']} {method}")
-        status = said.get("status") or said.get("refuse", {}).get(method)
+        refuse, called = said.get("refuse", {}), (request.get("params") or {}).get("name")
+        status = said.get("status") or refuse.get(method) or refuse.get(called)
         if "token" in said and headers.get("authorization") != f"Bearer {said['token']}":
             status = 401
         if said.get("hang") == method:

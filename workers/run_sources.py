@@ -197,6 +197,7 @@ class RunSources:
             held = self._held.get(source.id)
             if held is None:
                 break
+            self._pool.keep(held.connection)  # it may be let go for another call's failure
             try:
                 return await held.connection.call(name, arguments)
             except SourceError as failed:
@@ -213,6 +214,8 @@ class RunSources:
                 raise ToolError(f"{source.namespace}.{source.name}.{name} failed: {error}.") from None
             except ToolError as failed:
                 raise ToolError(f"{source.namespace}.{source.name}.{name} failed: {failed}") from None
+            finally:
+                self._pool.give_back(held.endpoint, held.connection)
         raise ToolError(away_text(f"{source.namespace}.{source.name}.{name}"))
 
     async def _reconnect(self, source: Source, lost: _Held, why: SourceError) -> None:

@@ -67,6 +67,10 @@ class SourcePool:
 
         return Connection
 
+    def keep(self, connection: Connection) -> None:
+        """Use a connection once more that somebody has: it is not closed before that too is given back."""
+        self._users[connection] += 1
+
     def give_back(self, endpoint: Endpoint, connection: Connection) -> None:
         """Use a connection no more."""
         self._users[connection] -= 1
