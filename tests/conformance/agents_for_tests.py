@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import AsyncIterator, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import homes
 import pytest
 from eventually import eventually
-from leaks import drop_keys, leaked_keys
-from real_server import RealServer
 
 import api_shim as agents
-from api_shim.local import Place, current_host, place_of
-from broker.broker import Broker
 from broker.log import read_events
 from broker.protocol.content import content_text
-from broker.settings import Settings
 from workers.models import ModelDelta, ModelStop, ModelText, ModelToolCall, ModelUsage, UserMessage
 from workers.scripted import replies_so_far
-from workers.worker import TurnWorker
 
 E = TypeVar("E")
 
@@ -109,80 +102,19 @@ def ask_color(of: str) -> str:  # type: ignore[empty-body] # a stub: the client 
     """Ask the person for a color."""
 
 
-@dataclass
-class Home:
-    """Where one test's sessions live: the embedded broker, or a real server with workers beside the test."""
-
-    url: str | None
-    workers: list[tuple[TurnWorker, asyncio.Task[None]]] = field(default_factory=list)
-    made: int = 0
-
-    async def agent(self, model: Any, **options: Any) -> agents.Agent:
-        """Make an agent that is served here; on the real server by a worker of its own."""
-        self.made += 1
-        agent = agents.Agent(**{"model": model, "name": f"agent{self.made}", **options})
-        if self.url is not None:
-            await self.serve(agent)
-        return agent
-
-    async def serve(self, agent: agents.Agent) -> None:
-        """Start a worker for an agent, as a worker process does."""
-        worker = TurnWorker(Broker(Settings(redis_url=self.url)))
-        self.workers.append((worker, asyncio.create_task(worker.main())))
-        await worker.ready.wait()
-        await worker.serve(agent.definition)
-
-    async def stop_workers(self) -> None:
-        """Drain the workers."""
-        for worker, working in self.workers:
-            await worker.drain(0)
-            await asyncio.gather(working, return_exceptions=True)
-            await worker.broker.close()
-        self.workers.clear()
+class Home(homes.Home):
+    """A home with agents that ask."""
 
     async def asking(self, *replies: Any, **options: Any) -> agents.Agent:
         """Make an agent that calls `add` and asks before each call; by default once, and then says "done"."""
         steps = replies or ([call("add", a=1, b=2)],)
         return await self.agent(StepModel(*steps), **{"tools": [add], "permission_mode": "ask", **options})
 
-    @property
-    def place(self) -> Place:
-        """The place as this process uses it."""
-        return place_of(current_host())
-
-    @property
-    def broker(self) -> Broker:
-        """The broker, for what no client can do."""
-        return self.place.broker
-
-
-async def _embedded() -> AsyncIterator[Home]:
-    home = Home(None)
-    yield home
-    await home.place.close()
-
-
-async def _redis(server: RealServer) -> AsyncIterator[Home]:
-    agents.connect(server.url)
-    home = Home(server.url)
-    try:
-        yield home
-        await home.stop_workers()
-        assert await leaked_keys(home.broker.client, home.broker.settings.prefix) == []
-    finally:
-        await home.stop_workers()
-        await drop_keys(home.broker.client, home.broker.settings.prefix)
-        await home.place.close()
-        agents.connect(None)
-
 
 @pytest.fixture(name="home", params=["embedded", "redis"])
 async def home_fixture(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Home]:
     """Each of the two brokers in turn, under a prefix of its own."""
-    monkeypatch.delenv("TURNSTREAM_REDIS_URL", raising=False)
-    monkeypatch.setenv("TURNSTREAM_PREFIX", f"c{uuid.uuid4().hex[:8]}:")
-    opened = _embedded() if request.param == "embedded" else _redis(request.getfixturevalue("real_server"))
-    async for home in opened:
+    async for home in homes.opened(Home, request, monkeypatch):
         yield home
 
 
