@@ -13,6 +13,7 @@ from api_shim.arguments import check_key, check_wait, checked_title
 from api_shim.handlers import Handlers
 from api_shim.local import Host, current_host, place_of
 from api_shim.session import Session
+from broker.contents import replaced_note
 from broker.keys import AGENT_NAME, new_session_id
 from broker.protocol.content import ImageContentBlock, TextContentBlock
 from broker.protocol.errors import SdkError, SessionIdempotencyConflictError
@@ -20,7 +21,7 @@ from broker.protocol.events import Event
 from broker.protocol.history_import import HistoryImportEntry
 from broker.protocol.records import Busy, TurnState
 from broker.protocol.sends import mapped
-from broker.protocol.values import JsonValue, clean_json, clean_text, dumps
+from broker.protocol.values import JsonValue, clean_json, clean_text, dumps, watch_replaced
 from broker.starting_history import check_history, open_with_history
 from broker.transitions import SessionOptions, open_session
 from workers.agent import AgentDefinition, SessionAgentCustomization
@@ -171,9 +172,10 @@ class Agent:
     ) -> Session:
         check_key(idempotency_key)
         place = place_of(self._host or current_host())
-        inputs = dumps(_inputs(session_inputs))
-        changed = dumps(_customization(customization))
-        titled = dumps(None if title is None else checked_title(title))
+        with watch_replaced() as replaced:
+            inputs = dumps(_inputs(session_inputs))
+            changed = dumps(_customization(customization))
+            titled = dumps(None if title is None else checked_title(title))
         starting = await check_history(() if history is None else history, place.broker.settings.message_limit)
         told = (inputs, changed, titled) if starting is None else (inputs, changed, titled, starting.digest.encode())
         digest = hashlib.sha256(b"\n".join(told)).hexdigest()[:32]
@@ -190,6 +192,7 @@ class Agent:
             inputs=inputs,
             customization=changed,
             preview=b"" if starting is None else starting.preview,
+            note=replaced_note("session", "What the session was opened with") if replaced else None,
         )
         try:
             if starting is None:

@@ -16,11 +16,12 @@ from api_shim.sends import send
 from api_shim.turn import Turn
 from api_shim.waits import after_position
 from broker import transitions
+from broker.contents import replaced_note
 from broker.protocol.content import ImageContentBlock, TextContentBlock
 from broker.protocol.entries import HistoryEntry
 from broker.protocol.events import Event
 from broker.protocol.records import Busy, TurnState
-from broker.protocol.values import dumps
+from broker.protocol.values import dumps, watch_replaced
 from broker.transitions import ActiveTurn
 
 if TYPE_CHECKING:
@@ -181,8 +182,10 @@ class Session:
 
     async def rename(self, title: str) -> None:
         """Set the session's title."""
-        stored = dumps(checked_title(title))
-        await transitions.retitle((await self._place()).broker, self._id, title=stored)
+        with watch_replaced() as replaced:
+            stored = dumps(checked_title(title))
+        note = replaced_note("session", "The title") if replaced else None
+        await transitions.retitle((await self._place()).broker, self._id, title=stored, note=note)
 
     async def archive(self, archived: bool = True) -> None:
         """Archive the session, or take it back."""

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from broker.broker import Broker
-from broker.contents import Completed, completed, size_of
+from broker.contents import Completed, Note, completed, replaced_note, size_of
 from broker.keys import new_id
 from broker.protocol.entries import MessageEntry, entry_to_wire
 from broker.protocol.errors import BrokerUnavailableError
 from broker.protocol.history_import import HistoryImportEntry, history_entries, import_to_wire, parse_history
 from broker.protocol.sends import preview_of
-from broker.protocol.values import dumps
+from broker.protocol.values import dumps, watch_replaced
 from broker.transitions import Draft, DraftLostError, SessionOptions, open_session, stage
 
 PAGE_ENTRIES: Final = 250
@@ -37,15 +37,15 @@ _TRIES: Final = 3
 
 @dataclass(frozen=True)
 class StartingHistory:
-    """A checked history: its entries as they are stored; the digest that equal histories share; a preview for listings."""
+    """A checked history: its entries as they are stored, notices among them; the digest that equal ones share; a preview."""
 
-    entries: Sequence[Completed]
+    entries: Sequence[Completed | Note]
     digest: str
     preview: bytes
 
-    def pages(self) -> Iterator[list[Completed]]:
+    def pages(self) -> Iterator[list[Completed | Note]]:
         """Yield the entries in pages of bounded count and bytes."""
-        page: list[Completed] = []
+        page: list[Completed | Note] = []
         size = 0
         for entry in self.entries:
             page.append(entry)
@@ -64,24 +64,40 @@ async def check_history(items: Iterable[Any], message_limit: int) -> StartingHis
     stored form has more than `message_limit` bytes.
     """
     checked: list[HistoryImportEntry] = []
+    halves: set[int] = set()
     digest = hashlib.sha256()
-    for item in parse_history(items):
+    for item, replaced in _watched(parse_history(items)):
+        if replaced:
+            halves.add(len(checked))
         digest.update(dumps(import_to_wire(item), sort_keys=True) + b"\n")
         checked.append(item)
         if len(checked) % _BREATH == 0:
             await asyncio.sleep(0)
-    entries: list[Completed] = []
+    entries: list[Completed | Note] = []
     preview = b""
-    for entry in history_entries(checked):
-        stored = completed(entry_to_wire(entry))
+    for at, entry in enumerate(history_entries(checked)):
+        with watch_replaced() as unclean:
+            stored = completed(entry_to_wire(entry))
         if (size := size_of(stored)) > message_limit:
-            raise ValueError(f"history[{len(entries)}]: {size:,} bytes; an entry has at most {message_limit:,}")
+            raise ValueError(f"history[{at}]: {size:,} bytes; an entry has at most {message_limit:,}")
         entries.append(stored)
+        if unclean or at in halves:
+            entries.append(replaced_note(f"entry:{entry.id}", "An entry of the starting history"))
         if not preview and isinstance(entry, MessageEntry) and entry.role == "user":
             preview = preview_of(entry.content)
-        if len(entries) % _BREATH == 0:
+        if at % _BREATH == 0:
             await asyncio.sleep(0)
     return StartingHistory(entries, digest.hexdigest()[:32], preview) if entries else None
+
+
+def _watched(items: Iterator[HistoryImportEntry]) -> Iterator[tuple[HistoryImportEntry, bool]]:
+    """Yield each item, and whether halves of characters were replaced in it."""
+    while True:
+        with watch_replaced() as replaced:
+            item = next(items, None)
+        if item is None:
+            return
+        yield item, bool(replaced)
 
 
 async def open_with_history(broker: Broker, session_id: str, options: SessionOptions, history: StartingHistory) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from broker.broker import Broker
-from broker.contents import Completed, Message, contents
+from broker.contents import Completed, Message, Note, contents
 from broker.keys import new_id
 from broker.protocol.errors import (
     AgentsError,
@@ -87,7 +87,10 @@ async def _session_verb(
 
 @dataclass(frozen=True, kw_only=True)
 class SessionOptions:
-    """What a session is opened with. `title` and `inputs` are ready JSON; `digest` is that of all options together."""
+    """What a session is opened with. `title` and `inputs` are ready JSON; `digest` is that of all options together.
+
+    `note` is a notice about them, which the start of the first turn puts into the log: opening has no event of its own.
+    """
 
     agent: str
     queue: str
@@ -97,6 +100,7 @@ class SessionOptions:
     inputs: bytes = b""
     customization: bytes = b""
     preview: bytes = b""
+    note: Note | None = None
 
 
 @dataclass(frozen=True)
@@ -134,6 +138,7 @@ async def open_session(broker: Broker, session_id: str, options: SessionOptions,
             inputs=options.inputs,
             customization=options.customization,
             preview=options.preview,
+            note=options.note.tail if options.note else b"",
             draft=draft.name if draft else "",
             events=draft.events if draft else 0,
         )
@@ -149,7 +154,7 @@ async def open_session(broker: Broker, session_id: str, options: SessionOptions,
 
 
 async def stage(
-    broker: Broker, session_id: str, draft: Draft, entries: Iterable[Completed], *, ttl: float
+    broker: Broker, session_id: str, draft: Draft, entries: Iterable[Completed | Note], *, ttl: float
 ) -> Draft | None:
     """Add a page to what is staged for a session, and keep it for `ttl` seconds; None when the session exists by now.
 
@@ -241,10 +246,12 @@ async def cancel(broker: Broker, session_id: str) -> None:
     await _session_verb(broker, "cancel", session_id)
 
 
-async def retitle(broker: Broker, session_id: str, *, title: bytes = b"", archived: bool | None = None) -> None:
-    """Change a session's title (ready JSON, empty = as it is) or whether it is archived."""
+async def retitle(
+    broker: Broker, session_id: str, *, title: bytes = b"", archived: bool | None = None, note: Note | None = None
+) -> None:
+    """Change a session's title (ready JSON, empty = as it is) or whether it is archived. `note` is said of the title."""
     flag = "" if archived is None else ("true" if archived else "false")
-    await _session_verb(broker, "retitle", session_id, title=title, archived=flag)
+    await _session_verb(broker, "retitle", session_id, title=title, archived=flag, note=note.tail if note else b"")
 
 
 @dataclass(frozen=True)

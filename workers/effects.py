@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from broker.contents import replaced_record
 from broker.keys import new_id
 from broker.protocol.content import content_from_wire, content_to_wire
 from broker.protocol.values import JsonValue, dumps
@@ -96,8 +97,7 @@ class Effects:
 
     def replaced(self, entry_id: str, what: str) -> None:
         """Say of an entry that halves of characters were replaced in it."""
-        message = f"{what} held half characters, which were replaced."
-        self.notice(message, level="warning", source=f"entry:{entry_id}", details={"reason": "replaced_text"})
+        self.event(replaced_record(f"entry:{entry_id}", what))
 
 
 def escaped(text: str) -> bytes:

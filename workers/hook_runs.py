@@ -60,7 +60,10 @@ class TurnFacts:
 
 @dataclass(frozen=True)
 class CallVerdict:
-    """What the hooks say of a call: its arguments as they are now; not to be run, or to be asked for."""
+    """What the hooks say of a call: its arguments as they are now; not to be run, or to be asked for.
+
+    `replaced`: what they gave held half characters.
+    """
 
     arguments: JsonValue
     skipped: str | None = None
@@ -133,12 +136,17 @@ class HookRuns:
             shown = HookCall(call.id, call.name, copy.deepcopy(arguments))
             match await self._run(hook, "pre_tool_call", shown, text=text):
                 case Skip(reason):
-                    return CallVerdict(call.arguments, skipped=clean_text(reason))
+                    with watch_replaced() as replaced:
+                        said = clean_text(reason)
+                    return CallVerdict(call.arguments, skipped=said, replaced=bool(replaced))
                 case RequestApproval() as wanted:
                     asked = asked or wanted
+                    with watch_replaced() as replaced:
+                        clean_text(wanted.reason or "")
+                    halves = halves or bool(replaced)
                 case Mapping() as changed:
-                    arguments, replaced = self._arguments(hook, changed)
-                    halves = halves or replaced
+                    arguments, unclean = self._arguments(hook, changed)
+                    halves = halves or unclean
                 case _:
                     pass
         return CallVerdict(arguments, asked=asked, replaced=halves)

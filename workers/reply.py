@@ -60,8 +60,9 @@ class CleanText:
     def _clean(self, text: str) -> str:
         if is_clean(text):
             return text
-        cleaned = clean_text(text)
-        self.replaced = self.replaced or "\ufffd" in cleaned
+        with watch_replaced() as halves:
+            cleaned = clean_text(text)
+        self.replaced = self.replaced or bool(halves)
         return cleaned
 
 

@@ -22,7 +22,7 @@ from broker.protocol.content import (
     content_to_wire,
     misfit,
 )
-from broker.protocol.values import clean_text, dumps
+from broker.protocol.values import dumps
 
 Content = str | Sequence[Any]
 """A text, or a sequence of content blocks and mappings of them."""
@@ -30,7 +30,7 @@ Content = str | Sequence[Any]
 
 @dataclass(frozen=True)
 class Sendable:
-    """A checked message: its blocks, and the texts of its context messages."""
+    """A checked message: its blocks, and the texts of its context messages. Text is cleaned when it is stored."""
 
     blocks: tuple[ContentBlock, ...]
     contexts: tuple[TextContentBlock, ...]
@@ -58,7 +58,7 @@ def parse_content(content: Content) -> Sendable:
     if isinstance(content, str):
         if not content:
             raise ValueError(_EMPTY)
-        return Sendable((TextContentBlock(text=clean_text(content)),), ())
+        return Sendable((TextContentBlock(text=content),), ())
     if isinstance(content, (bytes, Mapping)) or not isinstance(content, Sequence):
         raise TypeError(f"content must be a text or a sequence of content blocks, not {type(content).__name__}")
     if not content:
@@ -81,7 +81,7 @@ def parse_content(content: Content) -> Sendable:
 def _context(item: Mapping[str, Any], place: str) -> TextContentBlock:
     if item.keys() != {"type", "text"} or not isinstance(item["text"], str):
         raise ValueError(f"{place}: a context item has exactly type and text")
-    return TextContentBlock(text=clean_text(item["text"]))
+    return TextContentBlock(text=item["text"])
 
 
 def _block(item: Any, place: str) -> ContentBlock:

@@ -1,8 +1,9 @@
 -- open_session: a session comes to exist, with the starting history that was staged for it.
 --
 -- KEYS    session
--- ARGV    sid agent queue title protocol retention idle lifetime once digest inputs customization preview draft events
+-- ARGV    sid agent queue title protocol retention idle lifetime once digest inputs customization preview note draft events
 --         retention, idle, lifetime: in ms, '' = none
+--         note: the tail of a notice about these options, which the first turn's start puts into the log, '' = none
 --         draft: the try under which a history was staged, '' = none; events: how many that history has
 -- RETURN  opened | same: it was opened before with the same options | conflict: with others
 --         lost: what was staged is not whole any more
@@ -32,6 +33,7 @@ if draft ~= '' then  -- after a write that a full broker refuses, so that it ref
     redis.call('PERSIST', blobs)
   end
 end
+if note ~= '' then redis.call('HSET', KEYS[1], 'note', note) end
 if preview ~= '' then redis.call('HSET', KEYS[1], 'preview', preview) end
 redis.call('ZADD', base .. 'sessions', int(now), sid)
 redis.call('ZADD', base .. 'sessions:' .. agent, int(now), sid)

@@ -5,7 +5,7 @@
 --         draft: the name of this try, so that two tries never mix; first: position of the page's first event; ttl: in ms, from
 --         now, for all pages; contents: completed tails; a tail may be a blob reference, in which case 'blob' id bytes stand before it
 -- RETURN  staged events: the draft holds that many | exists: the session does | lost: pages before this one are gone
--- EVENTS  entryAdded entryCompleted of each entry, which nobody sees before the session exists
+-- EVENTS  entryAdded entryCompleted of each entry, and notices, which nobody sees before the session exists
 --@include session emit contents
 if redis.call('EXISTS', KEYS[1]) == 1 then return {'exists'} end
 local s = {sid = sid .. ':' .. draft, n = 0, ms = 0, out = {}}

@@ -3,9 +3,11 @@
 -- KEYS    session
 -- ARGV    sid nonce key digest join turn preview ...contents
 --         key '' = none; join '1' = a message may join the active turn; contents: completed tails, the user's entry first,
---         then each context message; a tail may be a blob reference, in which case 'blob' id bytes stand before it
+--         then each context message, then notices ('note' tail); a tail may be a blob reference, in which case 'blob' id bytes
+--         stand before it
 -- RETURN  started turn first | joined turn | receipt turn started | busy turn | conflict | terminated | child | missing
--- EVENTS  entryAdded entryCompleted turnStarted sessionUpdated(running), then contexts, then a notice if no worker serves
+-- EVENTS  entryAdded entryCompleted turnStarted sessionUpdated(running), then contexts and notices, of the first turn what was to be
+--         said of the session's opening too, then a notice if no worker serves
 --@include session emit enqueue once contents turn
 local s = load_session(sid)
 if not s then return {'missing'} end
@@ -36,6 +38,10 @@ end
 local user = ARGV[contents] == 'blob' and contents + 3 or contents
 open_turn(s, turn, preview, contents, user)
 add_contents(s, user + 1, #ARGV)
+if s.prev == '-' then
+  local said = redis.call('HGET', s.key, 'note')
+  if said and said ~= '' then emit(s, nil, said) end
+end
 if redis.call('ZCOUNT', base .. 'workers:' .. s.agent, int(now), '+inf') == 0 then
   emit(s, turn, '"type":"notice","level":"warning","source":"agent:' .. s.agent
     .. '","message":"No worker serves agent ' .. s.agent .. ' now; the turn waits in its queue.","details":null}')

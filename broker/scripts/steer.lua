@@ -3,7 +3,7 @@
 -- KEYS    session
 -- ARGV    sid nonce turn ...contents   (contents as in start)
 -- RETURN  joined turn | conflict active-turn-or-'-' | child | missing
--- EVENTS  entryAdded entryCompleted, for the message and each context message
+-- EVENTS  entryAdded entryCompleted, for the message and each context message, then notices
 --@include session emit enqueue once contents
 local s = load_session(sid)
 if not s then return {'missing'} end

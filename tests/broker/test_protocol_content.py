@@ -158,7 +158,7 @@ def test_text_of_content_is_its_text_blocks_joined() -> None:
 def test_a_text_is_one_text_block() -> None:
     sent = parse_content("hello \ud83d\ude00")
 
-    assert sent.blocks == (TextContentBlock(text="hello 😀"),)
+    assert [content_to_wire(block) for block in sent.blocks] == [{"type": "text", "text": "hello 😀"}]
     assert sent.contexts == ()
 
 

@@ -205,23 +205,7 @@ async def test_what_a_tool_returns(home: Home, name: str, text: str, kind: str) 
     await expect_utf8(home, session)
 
 
-# What people send and answer.
-
-
-@pytest.mark.parametrize(("name", "text"), TEXTS)
-async def test_what_people_send(home: Home, name: str, text: str) -> None:  # noqa: ARG001 - the case's name
-    agent = await home.agent(StepModel(["ok"]))
-    session = await agent.start_session(title=text)
-    context = {"type": "context", "text": text}
-
-    done(await (started(await session.start_turn([{"type": "text", "text": text}, context]))).result())
-
-    said = [entry.text for entry in entries_of(await stored(session), agents.MessageEntry)]
-    assert said == [shown(text), shown(text), "ok"]
-    assert (await session.info()).title == shown(text)
-    await session.rename(text + "!")
-    assert (await session.info()).title == shown(text + "!")
-    await expect_utf8(home, session)
+# What people answer.
 
 
 @pytest.mark.parametrize(("name", "text"), TEXTS)

@@ -1,4 +1,5 @@
--- contents: a message's entries among ARGV, from one index to another: completed tails, each with its blob before it if it has one.
+-- contents: a message's entries among ARGV, from one index to another: completed tails, each with its blob before it if it has one,
+-- and notices, each the word 'note' and a tail.
 local function add_contents(s, from, to)
   local i = from
   while i <= to do
@@ -6,7 +7,12 @@ local function add_contents(s, from, to)
       redis.call('HSET', base .. 'blobs:' .. s.sid, ARGV[i + 1], ARGV[i + 2])
       i = i + 3
     end
-    emit_entry(s, s.turn, ARGV[i])
-    i = i + 1
+    if ARGV[i] == 'note' then
+      emit(s, s.turn, ARGV[i + 1])
+      i = i + 2
+    else
+      emit_entry(s, s.turn, ARGV[i])
+      i = i + 1
+    end
   end
 end
