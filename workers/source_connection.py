@@ -1,4 +1,4 @@
-"""A connection to an MCP server, on the official client; nothing else imports that.
+"""A connection to an MCP server, on the official client; beside `workers.source_incoming` nothing else imports that.
 
 One task owns a connection, since the client's task groups must be left where they were entered. Others call through it, and it is
 theirs until it has `ended`, by its server or by us.
@@ -13,8 +13,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import Context, ContextVar
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import anyio
 import httpx2
@@ -24,6 +23,7 @@ from mcp.client.subscriptions import SubscriptionLost
 from mcp_types import (
     CONNECTION_CLOSED,
     METHOD_NOT_FOUND,
+    PARSE_ERROR,
     REQUEST_TIMEOUT,
     CallToolResult,
     Implementation,
@@ -33,6 +33,7 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
+from workers.source_incoming import Incoming
 from workers.sources import Endpoint, SourceError
 from workers.tools import ToolError
 from workers.version import installed_version
@@ -98,45 +99,6 @@ class _Http(httpx2.AsyncClient):
         return response
 
 
-class _Incoming:
-    """A transport's stream of messages that says when it has ended."""
-
-    def __init__(self, stream: Any, ended: asyncio.Event) -> None:
-        self._stream = stream
-        self._ended = ended
-
-    @property
-    def last_context(self) -> Any:
-        return getattr(self._stream, "last_context", None)
-
-    async def receive(self) -> Any:
-        try:
-            return await self._stream.receive()
-        except (anyio.EndOfStream, anyio.ClosedResourceError):
-            self._ended.set()
-            raise
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
-    def __aiter__(self) -> _Incoming:
-        return self
-
-    async def __anext__(self) -> Any:
-        try:
-            return await self.receive()
-        except anyio.EndOfStream:
-            raise StopAsyncIteration from None
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-
 @asynccontextmanager
 async def _transport(endpoint: Endpoint, ended: asyncio.Event) -> AsyncIterator[Any]:
     async with AsyncExitStack() as stack:
@@ -153,7 +115,7 @@ async def _transport(endpoint: Endpoint, ended: asyncio.Event) -> AsyncIterator[
             )
             over = stdio_client(server, errlog=sys.stderr if _has_file(sys.stderr) else sys.__stderr__ or sys.stderr)
         incoming, outgoing = await stack.enter_async_context(over)
-        yield _Incoming(incoming, ended), outgoing
+        yield Incoming(incoming, ended), outgoing
 
 
 def _has_file(stream: Any) -> bool:
@@ -362,6 +324,8 @@ def _call_failure(failed: MCPError, exchange: _Exchange, *, modern: bool) -> Sou
         return SourceError("the server has forgotten the session", "unreachable", unsent=True)
     if exchange.error is not None or failed.code == CONNECTION_CLOSED:
         return SourceError("its connection was lost", "unreachable")
+    if failed.code == PARSE_ERROR:  # the client's own message quotes what it could not read
+        return ToolError("the server answered with what is no message")
     if (exchange.status or 0) >= 400 and failed.message == "Server returned an error response":
         return ToolError(f"the server answered with HTTP {exchange.status}")
     return ToolError(failed.message[:_ERROR_LIMIT])
