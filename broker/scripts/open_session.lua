@@ -35,8 +35,8 @@ if draft ~= '' then  -- after a write that a full broker refuses, so that it ref
 end
 if note ~= '' then redis.call('HSET', KEYS[1], 'note', note) end
 if preview ~= '' then redis.call('HSET', KEYS[1], 'preview', preview) end
-redis.call('ZADD', base .. 'sessions', int(now), sid)
-redis.call('ZADD', base .. 'sessions:' .. agent, int(now), sid)
+redis.call('ZADD', base .. 'sessions', created_place(), sid)
+redis.call('ZADD', base .. 'sessions:' .. agent, created_place(), sid)
 local due = math.min(tonumber(idle) or math.huge, tonumber(lifetime) or math.huge)
 if due < math.huge then arm(now + due, 'session', sid) end
 return {'opened'}

@@ -75,3 +75,12 @@ async def test_a_listing_is_read_as_it_is_asked_for(home: Home, monkeypatch: pyt
     assert pages == 1
     assert len([info async for info in listing]) == MANY - 1
     assert pages > 2
+
+
+async def test_sessions_of_one_millisecond_are_in_their_order_too(home: Home) -> None:
+    ids = [new_session_id(1) for _ in range(100)]
+    for session_id in ids:
+        await open_session(home.broker, session_id, SessionOptions(agent="many", queue="many", digest="-"))
+    await home.agent(StepModel())
+
+    assert [info.id async for info in agents.list_sessions(agent_name="many")] == ids[::-1]

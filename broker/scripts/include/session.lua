@@ -6,13 +6,17 @@ local prefix = string.sub(base, 1, #base - #tag - 1)
 
 local function int(number) return string.format('%.0f', number) end
 
--- Server time in ms; `clock` is an offset that only tests set.
+-- Server time in ms, and its µs beyond them; `clock` is an offset that only tests set.
 local function read_clock()
   local time = redis.call('TIME')
   local offset = redis.call('GET', base .. 'clock')
-  return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000) + (offset and tonumber(offset) or 0)
+  local ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000) + (offset and tonumber(offset) or 0)
+  return ms, tonumber(time[2]) % 1000
 end
-local now = read_clock()
+local now, micros = read_clock()
+
+-- A place in a listing by creation, in µs: sessions of one ms are in their order too.
+local function created_place() return int(now * 1000 + micros) end
 
 local FIELDS = {'n', 'ms', 'k', 'status', 'title', 'archived', 'agent', 'queue', 'protocol', 'retention', 'once',
   'turn', 'job', 'wake', 'fence', 'op', 'result', 'attempts', 'holder', 'first', 'prev', 'ancestors'}
