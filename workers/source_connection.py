@@ -113,6 +113,9 @@ async def _transport(endpoint: Endpoint, ended: asyncio.Event) -> AsyncIterator[
             server = StdioServerParameters(
                 command=endpoint.command or "", args=list(endpoint.args), env=dict(endpoint.env), cwd=endpoint.cwd
             )
+            # Bytes that are no UTF-8 come as halves of characters (workers/source_incoming.py); the library's own ways end the
+            # connection, or replace them silently.
+            server = server.model_copy(update={"encoding_error_handler": "surrogateescape"})
             over = stdio_client(server, errlog=sys.stderr if _has_file(sys.stderr) else sys.__stderr__ or sys.stderr)
         incoming, outgoing = await stack.enter_async_context(over)
         yield Incoming(incoming, ended), outgoing

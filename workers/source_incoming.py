@@ -62,15 +62,16 @@ class Incoming:
 
 
 def mended(unread: ValidationError) -> SessionMessage | ValidationError:
-    """Return the message that could not be read: with half characters replaced, which JavaScript's servers write as escapes.
+    """Return the message that could not be read, for half characters, which JavaScript's servers write as escapes, or no UTF-8.
 
-    An answer that is none even so is an error of its call. What is no answer, such as a line of a log, stays as it is.
+    They stay in it, so that whoever stores it says that they were replaced. An answer that is none even so is an error of its call. What is no answer, such as a line of a log, stays as it is.
     """
     sent = _sent(unread)
     if not isinstance(sent, dict):
         return unread
     try:
-        return SessionMessage(jsonrpc_message_adapter.validate_python(clean_json(sent), by_name=False))
+        clean_json(sent)  # what else ours may not hold
+        return SessionMessage(jsonrpc_message_adapter.validate_python(sent, by_name=False))
     except (ValueError, RecursionError):
         call = sent.get("id")
         if isinstance(call, bool) or not isinstance(call, (str, int)) or "method" in sent:
@@ -83,7 +84,7 @@ def _sent(unread: ValidationError) -> Any:
     """What the server sent, as JSON that may hold what ours may not; None for what is no JSON."""
     for wrong in unread.errors(include_url=False):
         sent = wrong["input"]
-        if wrong["type"] != "json_invalid":
+        if wrong["type"] not in ("json_invalid", "string_unicode"):
             if isinstance(sent, dict) and "jsonrpc" in sent:
                 return sent
             continue
