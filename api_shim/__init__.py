@@ -140,6 +140,7 @@ if TYPE_CHECKING:
         RequestedCall,
         SystemMessage,
         ToolMessage,
+        ToolSpec,
         UserMessage,
     )
     from workers.openai_model import OpenAIModel
@@ -195,6 +196,7 @@ _LATE: dict[str, str] = {
     "ToolError": "workers.tools",
     "ToolMessage": "workers.models",
     "ToolResult": "workers.tools",
+    "ToolSpec": "workers.models",
     "UserMessage": "workers.models",
     "client_tool": "workers.client_tools",
     "register_scripted": "workers.scripted",
@@ -344,6 +346,7 @@ __all__ = [
     "ToolMessage",
     "ToolResult",
     "ToolResultEntry",
+    "ToolSpec",
     "Turn",
     "TurnConflict",
     "TurnEnded",

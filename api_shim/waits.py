@@ -254,7 +254,8 @@ class Wait:
                 open_to_others = True
             elif callback.id not in self._answering:
                 self._answer(callback)
-        return state if open_to_others else None
+        # Not while handlers are at work: leaving would cancel them, and the record would hold what they are about to answer.
+        return state if open_to_others and not self._answering else None
 
     def _answer(self, callback: OpenCallback) -> None:
         if isinstance(callback, OpenClientToolCall):
@@ -266,14 +267,14 @@ class Wait:
         self._answering[callback.id] = task
 
     def _reap(self) -> bool:
-        """Take in what handlers did; raises what they raised. True when one left its callback to someone else."""
+        """Take in what handlers did; raises what they raised. True when one is done: what is left may be for others."""
         looked = False
         for callback_id, task in list(self._answering.items()):
             if task.done():
                 del self._answering[callback_id]
                 if not task.cancelled() or callback_id not in self._settled:
                     task.result()  # a handler's own CancelledError is its exception like any other
-                looked = looked or callback_id in self._kept
+                looked = True
         self._clock.hold(held=any(getattr(task, "client_tool", False) for task in self._answering.values()))
         return looked
 

@@ -55,17 +55,14 @@ async def _(path: str) -> str:
 
 def script(request: agents.ModelRequest) -> agents.ScriptedReply:
     results = [message for message in request.messages if isinstance(message, agents.ToolMessage)]
-    match len(results):
-        case 0:
-            calls = [
-                agents.ScriptedCall("client.selection", {}),
-                agents.ScriptedCall("client.open_file", {"path": "notes.txt"}),
-            ]
-            return agents.ScriptedReply(calls=calls)
-        case 2:
-            return agents.ScriptedReply(calls=[agents.ScriptedCall("client.pick_color", {"of": "title"})])
-        case _:
-            return agents.ScriptedReply(text="; ".join(repr(result.text) for result in results))
+    if results:
+        return agents.ScriptedReply(text="; ".join(repr(result.text) for result in results))
+    calls = [
+        agents.ScriptedCall("client.selection", {}),
+        agents.ScriptedCall("client.open_file", {"path": "notes.txt"}),
+        agents.ScriptedCall("client.pick_color", {"of": "title"}),
+    ]
+    return agents.ScriptedReply(calls=calls)
 
 
 designer = agents.Agent(name="designer", tools=[selection, open_file, pick_color], model=agents.ScriptedModel(script))
@@ -76,7 +73,7 @@ async def main() -> None:
     state = await session.run("Color the title like my notes say.")
     assert isinstance(state, agents.Blocked)
 
-    # Anyone with the ids can answer the one that is left: another process, a browser, tomorrow.
+    # Two are answered. Anyone with the ids can answer the one that is left: another process, a browser, tomorrow.
     [waiting] = state.callbacks
     assert isinstance(waiting, agents.OpenClientToolCall)
     print("the turn waits for:", waiting.call.name, waiting.call.arguments)

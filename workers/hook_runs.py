@@ -25,6 +25,7 @@ from workers.hook_set import BoundHook, HookRaised, HookSet, dump, restored
 from workers.hooks import HookCall, HookContext, HookReply, Point, Reject, RequestApproval, Retry, Skip
 from workers.inputs import InputRejectedError, resolve_inputs
 from workers.logging import fault
+from workers.permissions import sentence_end
 from workers.prompt import messages
 from workers.tools import ToolError, ToolResult, error_result, to_result
 
@@ -166,7 +167,7 @@ class HookRuns:
                 shown = HookCall(call.id, call.name, copy.deepcopy(call.arguments))
                 verdict = await self._run(hook, "post_tool_call", shown, copy.deepcopy(result))
                 if isinstance(verdict, Reject):
-                    result = error_result(f"The result of {call.name} was withheld: {verdict.reason}.")
+                    result = error_result(f"The result of {call.name} was withheld: {sentence_end(verdict.reason)}")
                     break
                 if verdict is not None:
                     result = self._result(hook, verdict)

@@ -80,14 +80,19 @@ def refused_text(tool_id: str) -> str:
     return f"{tool_id} was not run: the permission policy refuses it."
 
 
+def sentence_end(reason: str) -> str:
+    """Return a reason as the end of a sentence, whether or not its author set a full stop."""
+    return reason if reason.endswith((".", "!", "?")) else f"{reason}."
+
+
 def skipped_text(tool_id: str, reason: str) -> str:
     """What the model reads of a call that a hook left out."""
-    return f"{tool_id} was not run: a hook skipped it: {reason}."
+    return f"{tool_id} was not run: a hook skipped it: {sentence_end(reason)}"
 
 
 def denied_text(tool_id: str, reason: str | None) -> str:
     """What the model reads of a call that a person denied."""
-    return f"{tool_id} was not run: a person denied it{f': {reason}' if reason else ''}."
+    return f"{tool_id} was not run: a person denied it{f': {sentence_end(reason)}' if reason else '.'}"
 
 
 def expired_text(tool_id: str) -> str:

@@ -19,6 +19,7 @@ from agents_for_tests import (
     Home,
     StepModel,
     add,
+    ask_color,
     blocked,
     call,
     done,
@@ -163,6 +164,37 @@ async def test_a_wait_after_a_record_passes_what_was_handled_before_it(home: Hom
     waiting = asyncio.create_task(turn.result(after=second.cursor))
     await turn.answer(second.callbacks[0].id, agents.AllowApproval())
     done(await waiting)
+
+
+async def test_a_wait_that_others_must_answer_returns_when_its_own_handlers_are_done(home: Home) -> None:
+    """Leaving at once would cancel a handler that a person is answering, and show callbacks that are about to close."""
+    both = [call("add", a=1, b=2), call("ask_color", of="sky")]
+    agent = await home.agent(
+        StepModel(both),
+        tools=[add, ask_color],
+        permission_policy=agents.PermissionPolicy(rules=[agents.PermissionRule(tools=["client.add"], decision="ask")]),
+    )
+    person, asked = Gate(), 0
+
+    async def approve(_ctx: agents.HandlerContext, _request: agents.ApprovalRequest) -> agents.AllowApproval:
+        nonlocal asked
+        asked += 1
+        await person.wait()
+        return agents.AllowApproval()
+
+    session = await agent.start_session(on_approval=approve)
+    turn = started(await session.start_turn("hi"))
+    waiting = asyncio.create_task(turn.result())
+    await person.reached.wait()
+    assert len(blocked(await turn.get()).callbacks) == 2
+    person.open.set()
+    state = blocked(await waiting)
+
+    (left,) = state.callbacks
+    assert isinstance(left, agents.OpenClientToolCall)
+    await turn.answer(left.id, "blue")
+    assert len(done(await turn.result(after=state)).tool_calls) == 2
+    assert asked == 1
 
 
 async def test_an_earlier_turn_s_callbacks_do_not_count(home: Home) -> None:

@@ -18,6 +18,7 @@ from workers.permissions import (
     interrupted_text,
     lost_text,
     refused_text,
+    skipped_text,
 )
 
 TOOL = "client.get_alert"
@@ -130,3 +131,9 @@ def test_the_texts_of_calls_that_did_not_run_are_distinct_and_name_the_tool() ->
 def test_a_call_that_had_started_is_never_told_as_one_that_did_not_run(text: str) -> None:
     assert "not known" in text
     assert "was not run" not in text
+
+
+@pytest.mark.parametrize(("reason", "read"), [("too dear", "too dear."), ("Too dear.", "Too dear."), ("Why?", "Why?")])
+def test_a_reason_ends_in_one_full_stop(reason: str, read: str) -> None:
+    assert denied_text(TOOL, reason) == f"{TOOL} was not run: a person denied it: {read}"
+    assert skipped_text(TOOL, reason) == f"{TOOL} was not run: a hook skipped it: {read}"
