@@ -2,13 +2,13 @@
 
     python examples/time_limits.py
 
-With workers, a question's time is their setting: TURNSTREAM_CALLBACK_TIMEOUT=0.5 turnstream worker examples.time_limits:clock
+With workers, a question's time is their setting: TURNSTREAM_CALLBACK_TIMEOUT=2 turnstream worker examples.time_limits:clock
 
 It prints:
 
     after 3 model calls: iteration_limit, 3 calls made
     the model read: client.slow did not end within 0.2 s and was stopped.
-    a wait of 0.2 s that is over: Blocked
+    a wait of 0.05 s that is over: Blocked
     nobody answered in time; the model read: client.launch was not run: nobody answered in time.
 """
 
@@ -19,7 +19,7 @@ import os
 
 import api_shim as agents
 
-os.environ.setdefault("TURNSTREAM_CALLBACK_TIMEOUT", "0.5")  # seconds; without it, a question stays open for ever
+os.environ.setdefault("TURNSTREAM_CALLBACK_TIMEOUT", "2")  # seconds; without it, a question stays open for ever
 
 
 @agents.tool
@@ -67,8 +67,8 @@ async def main() -> None:
     session = await clock.start_session()
     turn = await session.send_message("launch")
     state = await turn.result()  # Blocked: a question is open
-    state = await turn.result(after=state, timeout=0.2)  # a wait's timeout stops the wait, never the turn
-    print("a wait of 0.2 s that is over:", type(state).__name__)
+    state = await turn.result(after=state, timeout=0.05)  # a wait's timeout stops the wait, never the turn
+    print("a wait of 0.05 s that is over:", type(state).__name__)
     state = await turn.result(after=state)
     print("nobody answered in time; the model read:", state.text)
     await session.cancel()

@@ -22,7 +22,7 @@ from broker.server import free_port
 
 ROOT: Final = Path(__file__).parent.parent.parent
 EXAMPLES: Final = {path.stem: path for path in sorted((ROOT / "examples").glob("*.py"))}
-WORKER_SETTINGS: Final = {"time_limits": {"TURNSTREAM_CALLBACK_TIMEOUT": "0.5"}}
+WORKER_SETTINGS: Final = {"time_limits": {"TURNSTREAM_CALLBACK_TIMEOUT": "2"}}
 SIDE_BY_SIDE: Final = {"support_desk"}
 """Examples whose parties print when it is their turn: the order of their lines is nobody's promise."""
 
