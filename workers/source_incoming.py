@@ -62,7 +62,7 @@ class Incoming:
 
 
 def mended(unread: ValidationError) -> SessionMessage | ValidationError:
-    """Return the message that could not be read, for half characters, which JavaScript's servers write as escapes, or no UTF-8.
+    """Return the message that could not be read for half characters, as JavaScript writes in escapes, or bytes of no UTF-8.
 
     They stay in it, so that whoever stores it says that they were replaced. An answer that is none even so is an error of its
     call. What is no answer, such as a line of a log, stays as it is.
