@@ -21,12 +21,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.protocol.content import ContentBlock, content_for_model, content_from_wire, content_text
 from broker.protocol.records import TokenUsage, ToolCall
-from broker.protocol.values import JsonValue
+from broker.protocol.values import JsonValue, dumps
 from workers.checkpoints import HookLog
 from workers.source_state import SourceStates
 
 if TYPE_CHECKING:
     from workers.models import ModelMessage
+
+_ITEM_WEIGHT: Final = 1000
+"""What a message takes beside its contents."""
 
 
 def call_field(tool_call_id: str, *, hooked: bool) -> str:
@@ -151,6 +154,8 @@ class History:
     """Results of a starting history that came before their calls."""
     hooks: HookLog = field(default_factory=HookLog)
     sources: SourceStates = field(default_factory=SourceStates)
+    weight: int = field(default=0, compare=False)
+    """Bytes of memory that it takes, roughly."""
 
     def apply(self, stream_id: str, record: dict[str, Any]) -> None:
         """Fold one stored record, the next one of the log. A type that this version does not know changes nothing."""
@@ -163,6 +168,7 @@ class History:
                 if (entry := record.get("entry")) is not None:
                     self._added(entry)
             case "entryCompleted":
+                self.weight += _ITEM_WEIGHT + len(dumps(record["entry"]))
                 self._completed(record["entry"], record.get("private") or {}, turn)
             case "callbackOpened":
                 self._opened(record["callback"])

@@ -26,8 +26,8 @@ from workers.writer import fold_raw
 log = structlog.get_logger("turnstream.worker")
 
 FOLDS_KEPT = 256
-ITEMS_KEPT = 100_000
-"""Messages and replies in all the folds that are kept, of about 1 KB each; the latest fold stays however long it is."""
+WEIGHT_KEPT = 200 * 2**20
+"""Bytes that all the folds that are kept may take, roughly; the latest fold stays however large it is."""
 
 _PAGE = 200
 
@@ -71,7 +71,7 @@ class HeldTurns:
     connections: SourcePool = field(default_factory=SourcePool)
     """Connections to tool sources, which its runs share."""
     _fence: int = 0
-    _items: int = 0
+    _weight: int = 0
 
     async def run(self, job_id: str, key: str, body: bytes | None) -> None:
         """Begin a job, one that was claimed or (without a body) rung for, and run its function.
@@ -178,12 +178,12 @@ class HeldTurns:
         """Keep a session's fold for its next turn; the ones that were used longest ago make room."""
         self._taken(session_id)
         self.folds[session_id] = history
-        self._items += len(history.timeline)
-        while len(self.folds) > FOLDS_KEPT or (self._items > ITEMS_KEPT and len(self.folds) > 1):
+        self._weight += history.weight
+        while len(self.folds) > FOLDS_KEPT or (self._weight > WEIGHT_KEPT and len(self.folds) > 1):
             self._taken(next(iter(self.folds)))
 
     def _taken(self, session_id: str) -> History:
         """Take a fold out of what is kept; an empty one if there is none."""
         history = self.folds.pop(session_id, None) or History()
-        self._items -= len(history.timeline)
+        self._weight -= history.weight
         return history

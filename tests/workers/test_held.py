@@ -8,7 +8,7 @@ import pytest
 
 from broker.broker import Broker
 from workers import held
-from workers.fold import History, Input
+from workers.fold import History
 from workers.held import HeldTurns
 
 
@@ -17,8 +17,12 @@ def turns(embedded_broker: Broker) -> HeldTurns:
     return HeldTurns(embedded_broker, "w", {}, {}, {}, asyncio.Event())
 
 
-def fold(items: int) -> History:
-    return History(timeline=[Input(at, "user", ()) for at in range(items)])
+def fold(size: int) -> History:
+    """A history of one message of `size` letters."""
+    history = History()
+    entry = {"type": "message", "id": "e", "role": "user", "content": [{"type": "text", "text": "x" * size}]}
+    history.apply("1-1", {"type": "entryCompleted", "turnId": "t", "entry": entry})
+    return history
 
 
 def test_the_folds_used_last_are_kept(turns: HeldTurns, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,16 +33,16 @@ def test_the_folds_used_last_are_kept(turns: HeldTurns, monkeypatch: pytest.Monk
     assert list(turns.folds) == ["b", "c"]
 
 
-def test_long_histories_make_room_for_each_other_and_the_latest_stays(
+def test_large_histories_make_room_for_each_other_and_the_latest_stays(
     turns: HeldTurns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(held, "ITEMS_KEPT", 10)
-    for session_id, items in (("a", 4), ("b", 4), ("c", 2)):
-        turns.keep(session_id, fold(items))
+    monkeypatch.setattr(held, "WEIGHT_KEPT", 1_030_000)
+    for session_id, size in (("a", 400_000), ("b", 400_000), ("c", 200_000)):
+        turns.keep(session_id, fold(size))
     assert list(turns.folds) == ["a", "b", "c"]
 
-    turns.keep("d", fold(3))
+    turns.keep("d", fold(300_000))
     assert list(turns.folds) == ["b", "c", "d"]
 
-    turns.keep("e", fold(99))
+    turns.keep("e", fold(9_900_000))
     assert list(turns.folds) == ["e"]
