@@ -179,7 +179,8 @@ def check_model(model: object) -> None:
     Raises `SdkError` for a name of no kind that this installation has, `TypeError` for an object that is no model.
     """
     if not isinstance(model, str):
-        if isinstance(model, type) or not isinstance(model, Model):
+        # Not isinstance(model, Model): what a protocol is checked by is looked up anew each time, which is slow for each turn.
+        if isinstance(model, type) or not callable(getattr(model, "stream", None)):
             shown = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
             raise TypeError(f"model must be a name or an object with stream(request), not {shown}")
         return
@@ -201,11 +202,11 @@ def _vendors_model(kind: str, name: str) -> Model:
 def resolve_model(model: str | Model) -> Model:
     """Return the model of a name such as `scripted:echo`, or the object itself.
 
-    Raises `SdkError` for a name that this installation does not know.
+    Raises `SdkError` for a name that this installation does not know, `TypeError` for an object that is no model.
     """
-    if not isinstance(model, str):
-        return model  # it was checked when its agent was made
     check_model(model)
+    if not isinstance(model, str):
+        return model
     kind, _, name = model.partition(":")
     if kind in _VENDORS:
         return _vendors_model(kind, name)
