@@ -99,6 +99,11 @@ class ChatServer:
         self.url = ""
         self._open: set[asyncio.Task[None]] = set()
 
+    @property
+    def connected(self) -> int:
+        """How many connections are open."""
+        return len(self._open)
+
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the requests of a connection."""
         self.connections += 1

@@ -9,7 +9,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import urlsplit
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, finalize
 
 from broker.protocol.errors import SdkError
 
@@ -56,27 +56,33 @@ async def _kept(close: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
         await close()
 
 
+def _let_go(_keeper: AsyncIterator[None]) -> None:
+    """Nobody holds the keeper any more when this returns."""
+
+
 class LoopClients(Generic[C]):
     """The clients of one model, by event loop. `make` returns a new client and what closes it.
 
     A client's keeper is an asynchronous generator that waits beside it: asyncio ends those of a loop with the loop, and those
-    that nobody holds any more at once, so no task is needed that would outlive what it serves.
+    that nobody holds any more at once, so no task is needed that would outlive what it serves. The keeper is held by a finalizer
+    and not here: it must not be garbage together with the connections that it closes.
     """
 
     def __init__(self, library: str, make: Callable[[], tuple[C, Callable[[], Awaitable[None]]]]) -> None:
         self._library = library
         self._make = make
-        self._held: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[C, AsyncIterator[None]]] = WeakKeyDictionary()
+        self._held: WeakKeyDictionary[asyncio.AbstractEventLoop, C] = WeakKeyDictionary()
 
     async def get(self) -> C:
         """Return the running loop's client."""
         loop = asyncio.get_running_loop()
         if self._library not in sys.modules:
             await asyncio.to_thread(import_module, self._library)  # the better part of a second
-        held = self._held.get(loop)
-        if held is None:
+        client = self._held.get(loop)
+        if client is None:
             client, close = self._make()
+            self._held[loop] = client
             keeper = _kept(close)
-            held = self._held[loop] = (client, keeper)
+            finalize(self, _let_go, keeper).atexit = False
             await anext(keeper)
-        return held[0]
+        return client
