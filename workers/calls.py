@@ -41,7 +41,7 @@ class CallRuns:
         settled, answer = self._settled(call, tool), call.answer or {}
         if settled is not None:
             replaced = bool(answer.get("replaced"))
-            answered = tool is not None and call.outcome == "answered" and answer.get("type") == "clientTool"
+            answered = call.outcome == "answered" and answer.get("type") == "clientTool"
             if answered and self._hooks.has("post_tool_call"):
                 await self._conclude(call, settled["id"], result_of(settled), replaced=replaced)
             else:
@@ -60,13 +60,8 @@ class CallRuns:
         def error(text: str) -> Record:
             return error_entry(entry_id, call.tool_call_id, call.name, text)
 
-        if tool is None and call.decision != "refused":
-            away = self._sources.owner_of(call.name) is not None
-            return error(away_text(call.name) if away else unknown_text(call.name))
         if call.decision == "refused":
             return error(call.text or "")
-        if call.outcome is None:
-            return None
         answer = call.answer or {}
         match (call.outcome, answer.get("type")):
             case ("expired", _):
@@ -75,8 +70,11 @@ class CallRuns:
                 return error(denied_text(call.name, answer.get("reason")))
             case ("answered", "clientTool"):
                 return {**answer["result"], "id": entry_id}
-            case ("answered", "allow"):
-                return None
+            case (None, _) | ("answered", "allow"):
+                if tool is not None:
+                    return None
+                away = self._sources.owner_of(call.name) is not None
+                return error(away_text(call.name) if away else unknown_text(call.name))
             case _:
                 return error(interrupted_text(call.name, started=False))
 

@@ -270,7 +270,10 @@ class Tool(Generic[P, R]):
 
 
 def _failure(failed: BaseException) -> ToolResult:
-    said = str(failed)
+    try:
+        said = str(failed)
+    except Exception:  # noqa: BLE001 - an error that cannot say what it is fails its call all the same
+        said = ""
     if isinstance(failed, (ToolError, InputRejectedError)):
         return error_result(said)
     return error_result(f"{type(failed).__name__}: {said}" if said else type(failed).__name__)

@@ -225,7 +225,7 @@ class TurnRun:
         text, context = (None if effects else self._cut_text) or self.history.text, self.context
         report = b""
         if context.spawned is not None:
-            report = failed_report(context.spawned, context.session_id, context.definition.name, error)
+            report = failed_report(context.spawned, context.session_id, context.path[-1], error)
         await self._writer.finish(failed_to_wire(error, text), effects, regardless=True, report=report)
         return "ended"
 

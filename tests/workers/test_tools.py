@@ -371,6 +371,19 @@ async def test_what_a_tool_raises_is_a_failed_result(
     assert (text_of(result), result.is_error) == (said, True)
 
 
+@pytest.mark.parametrize("made", [synchronous, asynchronous])
+async def test_an_error_that_cannot_say_what_it_is_is_a_failed_result_too(
+    made: Callable[[Callable[[], Any]], Tool[..., Any]],
+) -> None:
+    class Mute(Exception):  # noqa: N818 - a name for the result
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    result = await made(failing(Mute())).call({}, {}, LIMIT)
+
+    assert (text_of(result), result.is_error) == ("Mute", True)
+
+
 async def test_a_stop_iteration_is_a_failed_result_too() -> None:
     """`asyncio.to_thread` never ends for it."""
     result = await asyncio.wait_for(synchronous(lambda: next(iter(()))).call({}, {}, LIMIT), 2)
