@@ -217,22 +217,22 @@ async def test_silence_longer_than_the_timeout_ends_the_call(
 
 
 async def test_a_slow_stream_is_never_cut(kind: Kind, server: ChatServer) -> None:
-    slowly = [piece for letter in "abcdefgh" for piece in (0.1, chunk({"content": letter}))]
+    slowly = [piece for letter in "abcdefghij" for piece in (0.1, chunk({"content": letter}))]
     server.answers.append([*slowly, chunk({}, "stop"), DONE])
     loop = asyncio.get_running_loop()
     begun = loop.time()
 
-    said = await deltas(kind("m", base_url=server.url, api_key=KEY, timeout=0.4))
+    said = await deltas(kind("m", base_url=server.url, api_key=KEY, timeout=0.8))
 
-    assert loop.time() - begun > 0.4
-    assert said == [*(ModelText(letter) for letter in "abcdefgh"), ModelStop("end")]
+    assert loop.time() - begun > 0.8
+    assert said == [*(ModelText(letter) for letter in "abcdefghij"), ModelStop("end")]
 
 
 async def test_a_server_that_says_only_that_it_lives_is_alive(kind: Kind, server: ChatServer) -> None:
     """As gateways do while a model thinks: comments, which no library hands over."""
-    server.answers.append([*[0.1, b": thinking\n\n"] * 8, *saying("done")])
+    server.answers.append([*[0.1, b": thinking\n\n"] * 10, *saying("done")])
 
-    assert ModelText("done") in await deltas(kind("m", base_url=server.url, api_key=KEY, timeout=0.4))
+    assert ModelText("done") in await deltas(kind("m", base_url=server.url, api_key=KEY, timeout=0.8))
 
 
 async def test_the_worker_leaves_silence_to_a_model_with_a_timeout_of_its_own(kind: Kind, server: ChatServer) -> None:
@@ -256,9 +256,10 @@ async def test_long_arguments_are_a_sign_of_life(model: Vendor, server: ChatServ
     piece = {"index": 0, "id": "abcdefgh0", "function": {"name": "", "arguments": " "}}
     first = {"index": 0, "id": "abcdefgh0", "function": {"name": "look", "arguments": "{"}}
     last = {"index": 0, "id": "abcdefgh0", "function": {"name": "", "arguments": "}"}}
-    slowly = [each for _ in range(8) for each in (0.1, chunk({"tool_calls": [piece]}))]
+    slowly = [each for _ in range(10) for each in (0.1, chunk({"tool_calls": [piece]}))]
+    await deltas(model)  # its library is loaded
     server.answers.append([chunk({"tool_calls": [first]}), *slowly, chunk({"tool_calls": [last]}, "tool_calls"), DONE])
 
-    said = [delta async for delta in until_silent(model.stream(TOOLED), 0.4) if delta != ModelText("")]
+    said = [delta async for delta in until_silent(model.stream(TOOLED), 0.8) if delta != ModelText("")]
 
     assert said == [ModelToolCall("abcdefgh0", "client.look", {}), ModelStop("tool_calls")]
