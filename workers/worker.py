@@ -27,6 +27,7 @@ from workers.agent import AgentDefinition
 from workers.held import HeldTurns
 from workers.housekeeping import keep_house
 from workers.logging import fault
+from workers.tools import Tool
 from workers.turn import TurnRun
 from workers.version import installed_version
 
@@ -222,7 +223,20 @@ class TurnWorker(Worker):
             await self._renew(name, key)
         if not self.ready.is_set():
             self.ready.set()
+            for agent in self._agents.values():
+                self._check_limits(agent)
             log.info("worker_started", worker=self.id, agents=sorted(self._agents), slots=self.max_jobs)
+
+    def _check_limits(self, agent: AgentDefinition) -> None:
+        """Say which tools may run for longer than a turn may be silent: it would fail before their own time is over."""
+        settings = self.broker.settings
+        most = settings.no_progress
+        if most is None:
+            return
+        own = (tool for tool in agent.tools if isinstance(tool, Tool))
+        long = [tool.id for tool in own if (settings.tool_timeout if tool.timeout is None else tool.timeout) >= most]
+        if long:
+            log.warning("tool_outlives_progress", worker=self.id, agent=agent.name, tools=long, no_progress=most)
 
     def _stop(self, session_id: str, turn_id: str) -> None:
         for job_id in list(self.turns.queues):

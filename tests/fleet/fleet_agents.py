@@ -51,8 +51,17 @@ def block(seconds: float) -> str:
     return "blocked"
 
 
+@agents.tool
+def compute(seconds: float) -> str:
+    """Keep the interpreter busy for a while, in a thread."""
+    until, steps = time.monotonic() + seconds, 0
+    while time.monotonic() < until:
+        steps += 1
+    return "computed"
+
+
 def script(request: agents.ModelRequest) -> agents.ScriptedReply:
-    """`ask KEY` pays, `tool S` and `thread S` run a tool for S seconds, `stream N` writes N words; all else is echoed."""
+    """`ask KEY` pays, `tool S`, `thread S`, `busy S` and `think S` take S seconds, `stream N` writes N words; else an echo."""
     text = last_user_text(request)
     word, _, rest = text.partition(" ")
     if type(request.messages[-1]).__name__ == "ToolMessage":
@@ -68,6 +77,10 @@ def script(request: agents.ModelRequest) -> agents.ScriptedReply:
             return agents.ScriptedReply(
                 calls=[agents.ScriptedCall("client.block", {"seconds": float(rest.split()[0])})]
             )
+        case "busy":
+            return agents.ScriptedReply(calls=[agents.ScriptedCall("client.compute", {"seconds": float(rest)})])
+        case "think":
+            return agents.ScriptedReply(chunks=["thought"], delay=float(rest))
         case "stream":
             return agents.ScriptedReply(chunks=["word "] * int(rest), delay=0.002)
         case _:
@@ -77,6 +90,6 @@ def script(request: agents.ModelRequest) -> agents.ScriptedReply:
 clerk = agents.Agent(
     name="clerk",
     model=agents.ScriptedModel(script),
-    tools=[pay, wait_long, block],
+    tools=[pay, wait_long, block, compute],
     permission_policy=agents.PermissionPolicy(rules=[agents.PermissionRule(tools=["client.pay"], decision="ask")]),
 )
