@@ -295,6 +295,7 @@ class History:
             case "context":
                 if self.timeline and isinstance(item := self.timeline[-1], Input) and item.role != "context":
                     item.context.append(content)
+                    item.told = None
                 elif entry.get("kind") == "capability_source":
                     self.timeline.append(Input(self.n, "context", content))
             case role:
@@ -349,7 +350,7 @@ class History:
 
     def _result(self, entry: dict[str, Any]) -> None:
         call = self.calls.get(entry["toolCallId"])
-        if call is not None:
+        if call is not None and not call.done:  # its one result
             call.result_entry, call.result = entry["id"], entry
             if (reply := self._last_reply()) is not None:
                 reply.result_position = self.n

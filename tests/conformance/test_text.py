@@ -24,9 +24,12 @@ from hypothesis import strategies as st
 
 import api_shim as agents
 from broker.protocol.content import content_text
-from broker.protocol.values import clean_text, dumps, is_clean, loads, watch_replaced
+from broker.protocol.values import clean_json, clean_text, dumps, is_clean, loads, watch_replaced
+from broker.protocol.wire import tail
+from workers.effects import stored_result
 from workers.models import ModelReasoning, ModelText, ModelToolCall
 from workers.reply import CleanText
+from workers.tools import to_result
 
 WHOLE: Final = {
     "nul": "a\x00b\x00",
@@ -166,6 +169,29 @@ async def test_what_the_model_calls(home: Home, name: str, text: str) -> None:  
 
 
 # What tools return.
+
+ANYTHING = st.recursive(
+    st.none() | st.text(st.characters(codec=None, categories=None) | st.sampled_from("\ud83d\ude00\x00\u2028\x85")),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(ANYTHING)
+@settings(max_examples=300, deadline=None)
+def test_whatever_a_tool_returns_is_stored_as_utf8_and_flagged(value: Any) -> None:
+    with watch_replaced() as expected:
+        cleaned = clean_json(value)
+    with watch_replaced() as replaced:
+        body = tail(stored_result("e", "c", "client.t", to_result(value)))
+
+    stored_form = loads(b"{" + body.decode("utf-8").encode())
+    if isinstance(value, str):
+        assert stored_form["content"] == [{"type": "text", "text": cleaned}]
+    elif value is not None:
+        assert stored_form["structuredContent"] == cleaned == loads(stored_form["content"][0]["text"])
+    assert b"\n" not in body
+    assert bool(replaced) is bool(expected)
 
 
 @pytest.mark.parametrize("kind", ["text", "json", "result", "error", "raised"])

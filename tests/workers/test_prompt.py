@@ -134,6 +134,9 @@ def _any_moves(draw: st.DrawFn, told: Told, at: int, call: str) -> dict[str, Cal
     kind = st.sampled_from(["approval", "clientTool"])
     return {
         "input": lambda: told.user("more", draw(st.sampled_from(["user", "system", "context"]))),
+        "source": lambda: told.entry(
+            {**message, "role": "context", "kind": "capability_source", "content": text("gone")}
+        ),
         "started": lambda: told.started(call),
         "result": lambda: told.result(call, draw(SAID)),
         "asked": lambda: told.asked(call, f"q{at}", draw(kind)),
@@ -150,7 +153,13 @@ def _any_moves(draw: st.DrawFn, told: Told, at: int, call: str) -> dict[str, Cal
 @given(any_records())
 @settings(max_examples=300, deadline=None)
 def test_whatever_a_log_holds_the_request_is_wellformed(told: Told) -> None:
-    expect_wellformed(list(messages(told.history)))
+    made = list(messages(told.history))
+
+    expect_wellformed(made)
+    afresh = History()
+    for at, record in enumerate(told.records):
+        afresh.apply(f"{at + 1}-1000", record)
+    assert list(messages(afresh)) == made
 
 
 IDS = st.sampled_from(["a", "b", "\x00", "c"])
