@@ -189,13 +189,22 @@ def new_child(parent: Parent, call: Call, entry_id: str, asked: tuple[str, str],
     )
 
 
-def completed_report(call: SpawnCall, session_id: str, text: str, output_type: type[BaseModel] | None) -> bytes:
-    """Return the result that a parent gets for a child's completed turn: its text, and what that is by its `output_type`."""
+def completed_report(
+    call: SpawnCall, session_id: str, text: str, output_type: type[BaseModel] | None, *, limited: str | None = None
+) -> bytes:
+    """Return the result that a parent gets for a child's completed turn: its text, and what that is by its `output_type`.
+
+    `limited` names a subagent that stopped at its `max_iterations`: its text, if any, is no final answer, and the result says so.
+    """
     structured: JsonValue = None
     if output_type is not None:
         with contextlib.suppress(ValidationError):  # else the text stands for itself, as InvalidOutput's does
             structured = output_type.model_validate_json(text).model_dump(mode="json")
     content: list[JsonValue] = [{"type": "text", "text": text}] if text else []
+    if limited is not None:
+        content.append(
+            {"type": "text", "text": f"The subagent {limited} stopped at its limit of replies, before it had finished."}
+        )
     meta = {"session_id": session_id}
     entry = result_entry(call.entry, call.call, SPAWN_ID, content=content, structured=structured, meta=meta)
     return entry_tail("entryCompleted", entry)

@@ -130,7 +130,10 @@ class TurnRun:
         if context.spawned is not None and stop_reason == "skipped":
             report = skipped_report(context.spawned, context.session_id, context.definition.name)
         elif context.spawned is not None:
-            report = completed_report(context.spawned, context.session_id, history.text, context.definition.output_type)
+            definition, limited = context.definition, context.path[-1] if stop_reason == "iteration_limit" else None
+            report = completed_report(
+                context.spawned, context.session_id, history.text, definition.output_type, limited=limited
+            )
         if await self._writer.finish(state, effects, regardless=stop_reason == "skipped", report=report):
             return "ended"
         self._hooks.forget()

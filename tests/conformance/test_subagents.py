@@ -191,6 +191,17 @@ async def test_a_subagent_that_fails_is_a_failed_call(home: Home) -> None:
     assert (result.is_error, content_text(result.content)) == (True, "The subagent helper failed: no such model")
 
 
+@pytest.mark.parametrize("text", ["", "so far"])
+async def test_a_subagent_that_stopped_at_its_limit_says_so(home: Home, text: str) -> None:
+    limited = helper([*([text] if text else []), call("add", a=1, b=2)], ["never"], tools=[add], max_iterations=1)
+    session = await boss(home, [spawn("go")], subagents=[limited])
+    done(await session.run("hi"))
+
+    (result,) = await results(session)
+    said = "The subagent helper stopped at its limit of replies, before it had finished."
+    assert [content_text([block]) for block in result.content] == [*([text] if text else []), said]
+
+
 async def test_a_long_answer_comes_whole(home: Home) -> None:
     text = "long " * 40_000
     session = await boss(home, [spawn("go")], subagents=[helper([text])])
