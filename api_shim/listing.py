@@ -141,7 +141,8 @@ async def list_sessions(
 ) -> AsyncIterator[SessionInfo]:
     """Yield sessions, newest first, read page by page as they are asked for. `host` None: where this process runs.
 
-    Scope `"roots"` leaves subagents' sessions out; `"children"` gives those of `parent`, `"tree"` all of `root`'s.
+    Scope `"roots"` leaves subagents' sessions out; `"children"` gives those of `parent`, `"tree"` `root` and all below it,
+    which are read together.
     """
     check_limit(limit)
     if scope not in ("roots", "children", "tree"):
@@ -178,16 +179,20 @@ async def _found(
             if (info := await _info(broker, session_id)) is not None and info.parent_id is None:
                 yield info
         return
-    waiting = [parent or root or ""]
-    while waiting:
-        at = waiting.pop(0)
-        if scope == "tree" and (info := await _info(broker, at)) is not None:
-            yield info
-        for child in await children_of(broker, at):
-            if scope == "tree":
-                waiting.append(child)
-            elif (info := await _info(broker, child)) is not None:
+    if scope == "children":
+        for child in await children_of(broker, parent or ""):
+            if (info := await _info(broker, child)) is not None:
                 yield info
+        return
+    for info in sorted(await _tree(broker, root or ""), key=lambda each: each.created_at, reverse=True):
+        yield info
+
+
+async def _tree(broker: Broker, root: str) -> list[SessionInfo]:
+    """A session and all below it, a parent after its children: which of one level is newer, the listing of children tells."""
+    above = await _info(broker, root)
+    below = [info for child in await children_of(broker, root) for info in await _tree(broker, child)]
+    return below if above is None else [*below, above]
 
 
 async def _merged(

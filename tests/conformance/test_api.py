@@ -126,12 +126,12 @@ async def test_scopes_of_a_listing_tell_roots_from_subagents(home: Home) -> None
     assert await ids() == await ids(scope="roots") == [session.id]
     assert await ids(scope="children", parent=session.id) == [child.id]
     assert await ids(scope="children", parent=child.id) == [grandchild.id]
-    assert await ids(scope="tree", root=session.id) == [session.id, child.id, grandchild.id]
+    assert await ids(scope="tree", root=session.id) == [grandchild.id, child.id, session.id]
     infos = [info async for info in agents.list_sessions(scope="tree", root=session.id)]
     assert [(info.parent_id, info.root_id) for info in infos] == [
-        (None, session.id),
-        (session.id, session.id),
         (child.id, session.id),
+        (session.id, session.id),
+        (None, session.id),
     ]
 
 

@@ -271,9 +271,9 @@ async def test_the_lowest_level_cannot_spawn(home: Home) -> None:
     info = await grandchild.info()
     assert (info.parent_id, info.root_id) == (child.id, session.id)
     assert [found.id async for found in agents.list_sessions(scope="tree", root=session.id)] == [
-        session.id,
-        child.id,
         grandchild.id,
+        child.id,
+        session.id,
     ]
     assert [found.id async for found in agents.list_sessions()] == [session.id]
 
