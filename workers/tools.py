@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial, update_wrapper
 from typing import Any, Final, Generic, ParamSpec, Protocol, TypeVar, cast, overload, runtime_checkable
@@ -262,11 +262,23 @@ class Tool(Generic[P, R]):
     async def _run(self, bound: Mapping[str, Any]) -> Any:
         function = cast("Callable[..., Any]", self.function)
         if inspect.iscoroutinefunction(function):
-            return await function(**bound)
+            return await _in_its_task(function(**bound))
         ended = await in_thread(partial(function, **bound), self.id)
         if isinstance(ended, Raised):
             return ended
-        return await ended.value if inspect.isawaitable(ended.value) else ended.value
+        return await _in_its_task(ended.value) if inspect.isawaitable(ended.value) else ended.value
+
+
+async def _in_its_task(working: Awaitable[Any]) -> Any:
+    """Await in a task of its own: a tool that cancels the task that it runs in ends its call, not the turn's run."""
+
+    async def awaited() -> Any:
+        try:
+            return await working
+        except (Exception, SystemExit, GeneratorExit) as failed:  # noqa: BLE001 - a task that meets a SystemExit ends its loop
+            return Raised(failed)
+
+    return await asyncio.create_task(awaited())
 
 
 def _failure(failed: BaseException) -> ToolResult:
