@@ -64,9 +64,10 @@ class Asker:
     def settled(self, callback_id: str) -> None:
         """Take a question back: it was answered here or elsewhere."""
         first = next(iter(self._open), None)
-        self._open.pop(callback_id, None)
-        if callback_id == first and self._asking is not None:
-            self._asking.cancel()
+        callback = self._open.pop(callback_id, None)
+        if callback is not None and callback_id == first and self._asking is not None and self._asking.cancel():
+            # Said here, not where it is noticed: the turn's end may come at once, and ends the asking.
+            self._printer.line("asks", f"{callback.title} is settled: somebody else has answered", dim=True)
 
     def repeat(self) -> None:
         """Show the question again that other lines have pushed away."""
@@ -93,7 +94,6 @@ class Asker:
         try:
             await asyncio.wait({self._asking})
             if self._asking.cancelled():  # settled elsewhere
-                self._printer.line("asks", f"{callback.title} is settled: somebody else has answered", dim=True)
                 return
             answer = self._asking.result()
         finally:
