@@ -7,7 +7,7 @@ its turns back; one that is lost loses its lease. Either way another goes on whe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,6 +16,8 @@ from eventually import eventually
 from homes import Home
 
 import api_shim as agents
+from broker.broker import Broker
+from workers.agent import AgentDefinition
 from workers.worker import TurnWorker
 
 
@@ -84,7 +86,13 @@ async def test_a_worker_that_leaves_hands_its_turn_to_the_next(home: Home) -> No
 
 
 class Forgetful(TurnWorker):
-    """A worker that stands still as a stopped process does: its leases run out, and it does not know."""
+    """A worker that stands still as a stopped process does: its leases run out, and it does not know.
+
+    Its one slot is taken by the turn that it holds, so it takes nothing more: not that turn again, either.
+    """
+
+    def __init__(self, broker: Broker, of: Iterable[AgentDefinition] = ()) -> None:
+        super().__init__(broker, of, slots=1)
 
     async def _renew_all(self) -> None:
         await asyncio.Event().wait()
