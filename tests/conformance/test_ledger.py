@@ -45,3 +45,15 @@ def test_every_named_test_exists() -> None:
                 missing.append(f"{line}: {part}")
 
     assert missing == []
+
+
+def test_the_field_cases_name_tests_that_exist() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(test_\w+))?`", (ROOT / "docs" / "field-cases.md").read_text())
+
+    assert len(named) > 20
+    missing = [
+        f"{path}::{name}"
+        for path, name in named
+        if not (ROOT / path).is_file() or (name and name not in functions_in(path))
+    ]
+    assert missing == []
