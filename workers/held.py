@@ -11,7 +11,7 @@ import structlog
 
 from broker import queue, runs
 from broker.broker import Broker
-from broker.protocol.errors import BrokerUnavailableError
+from broker.protocol.errors import BrokerUnavailableError, SdkError
 from broker.protocol.records import ProtocolError
 from broker.protocol.values import loads
 from broker.runs import Begun, Gap, Superseded
@@ -168,7 +168,9 @@ class HeldTurns:
             except Exception as failed:  # noqa: BLE001 - whatever the agent's code raises ends its turn, not the worker
                 said = fault(failed)
                 log.error("turn_failed", worker=self.worker, session=job.session_id, turn=job.turn_id, **said)  # noqa: TRY400 - a message holds contents
-                message = f"{type(failed).__name__} in the agent's code"
+                # What this package says of a wrong name or setting holds no contents, and how to mend it.
+                ours = isinstance(failed, SdkError)
+                message = str(failed) if ours else f"{type(failed).__name__} in the agent's code"
                 await run.fail(ProtocolError(message=message, code="internal_error"))
                 return "ended"
         except Superseded:

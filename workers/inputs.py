@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, get_args, get_origin
 
@@ -31,10 +32,16 @@ class InputRejectedError(ValueError):
 def input_parameters(function: Callable[..., Any], first: int = 0) -> dict[str, type[SessionInput]]:
     """Return a function's parameters, from the `first` on, that are session inputs.
 
-    Raises `TypeError` for one that is no SessionInput.
+    Raises `TypeError` for one that is no SessionInput, and for one that is written so that the model would be asked for it.
     """
     found: dict[str, type[SessionInput]] = {}
+    defaults = {name: each.default for name, each in inspect.signature(function).parameters.items()}
     for name, hint in types_of(function, first).items():
+        if isinstance(defaults.get(name), Depends) or (isinstance(hint, type) and issubclass(hint, SessionInput)):
+            shown = getattr(hint, "__name__", "T")
+            raise TypeError(
+                f"{function.__qualname__}: {name} would be the model's to give; write {name}: Annotated[{shown}, Depends()]"
+            )
         if get_origin(hint) is Annotated and any(
             isinstance(mark, Depends) or mark is Depends for mark in get_args(hint)[1:]
         ):

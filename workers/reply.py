@@ -130,10 +130,12 @@ class ReplyWriter:
                     )
             case ModelUsage(usage):
                 self._usage = self._usage + usage
-            case ModelStop("length"):
-                self._cut_short = True
+            case ModelStop(reason):
+                self._cut_short = reason == "length"
             case _:
-                pass
+                raise ModelError(
+                    f"the model's stream() gave {type(delta).__name__}; it gives ModelText(…) and the like"
+                )
 
     async def _more(self, part: _Part, text: str) -> None:
         if not text:

@@ -77,10 +77,17 @@ def last_user_text(request: ModelRequest) -> str:
 class ScriptedModel:
     """A model that follows `script`: a sequence of replies, or a function of the request.
 
-    Past the end of a sequence its `otherwise` reply is given; by default the person's last text comes back.
+    Past the end of a sequence its `otherwise` reply is given; by default the person's last text comes back. Raises `TypeError`
+    naming what is no reply or no call.
     """
 
     def __init__(self, script: Script = (), *, otherwise: ScriptedReply | None = None) -> None:
+        for at, reply in enumerate(() if callable(script) else script):
+            if not isinstance(reply, ScriptedReply):
+                raise TypeError(f"script[{at}] must be a ScriptedReply, not {type(reply).__name__}")
+            for call in reply.calls:
+                if not isinstance(call, ScriptedCall):
+                    raise TypeError(f"script[{at}].calls are made of ScriptedCall, not {type(call).__name__}")
         self._script = script
         self._otherwise = otherwise
 

@@ -155,3 +155,16 @@ async def test_a_question_that_cannot_be_read_is_said(home: Home) -> None:
     with pytest.raises(agents.ObservationLost, match=child.id):
         await turn.result()
     await session.cancel()
+
+
+async def test_a_message_to_the_parent_is_read_with_its_subagents_result(home: Home) -> None:
+    model = StepModel([spawn("go")], ["understood"])
+    agent = await home.agent(model, subagents=[asking()])
+    session = await agent.start_session()
+    turn = started(await session.start_turn("hi"))
+    (callback,) = blocked(await turn.result()).callbacks
+    joined = await session.send_message("And be quick.")
+    assert (joined, joined.started) == (turn, False)
+    await turn.answer(callback.id, ALLOW)
+    assert done(await turn.result()).output == "understood"
+    assert model.user_texts() == ["hi", "And be quick."]

@@ -1,15 +1,18 @@
-"""What a worker keeps between turns: the folds of the sessions that it ran lately, as many as fit."""
+"""What a worker keeps between turns, and what it says of a turn that failed in the agent's own code."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
+from turns import staged
 
 from broker.broker import Broker
 from workers import held
 from workers.fold import History
 from workers.held import HeldTurns
+from workers.models import ModelRequest
 
 
 @pytest.fixture
@@ -46,3 +49,25 @@ def test_large_histories_make_room_for_each_other_and_the_latest_stays(
 
     turns.keep("e", fold(9_900_000))
     assert list(turns.folds) == ["e"]
+
+
+async def test_a_name_that_is_wrong_is_said_in_the_turns_record(broker: Broker) -> None:
+    async with staged(broker, "scripted:nope") as stage:
+        await stage.send()
+        error = (await stage.ended())["error"]
+    assert error["code"] == "internal_error"
+    assert error["message"].startswith("model 'scripted:nope': no such script")
+
+
+async def test_what_a_model_may_not_give_fails_its_turn_by_name(broker: Broker) -> None:
+    class Plain:
+        async def stream(self, _request: ModelRequest) -> AsyncIterator[str]:
+            yield "hello"
+
+    async with staged(broker, Plain()) as stage:
+        await stage.send()
+        error = (await stage.ended())["error"]
+    assert (error["code"], error["message"]) == (
+        "model_failed",
+        "the model's stream() gave str; it gives ModelText(…) and the like",
+    )

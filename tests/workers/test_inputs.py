@@ -165,3 +165,15 @@ def test_what_is_no_input_is_refused_when_the_tool_is_made(function: Any, said: 
 def test_a_client_tool_reads_no_inputs() -> None:
     with pytest.raises(TypeError, match="reads no session inputs"):
         client_tool(clone.function)
+
+
+def test_an_input_that_the_model_would_be_asked_for_is_refused() -> None:
+    def by_default(of: Repository = Depends()) -> str:  # type: ignore[assignment] # noqa: B008 - the mistake
+        return str(of)
+
+    def bare(of: Repository) -> str:
+        return str(of)
+
+    for wrong in (by_default, bare):
+        with pytest.raises(TypeError, match=r"of would be the model's to give; write of: Annotated\[Repository, "):
+            tool(wrong)

@@ -222,3 +222,10 @@ def test_an_unknown_script_is_refused_and_says_which_there_are() -> None:
 def test_what_is_no_model_is_refused(model: object, shown: str) -> None:
     with pytest.raises(TypeError, match=f"model must be .* not .*{shown}"):
         resolve_model(model)  # type: ignore[arg-type] # what is tested
+
+
+def test_what_is_no_reply_and_no_call_is_refused_when_the_script_is_made() -> None:
+    with pytest.raises(TypeError, match=r"script\[0\] must be a ScriptedReply, not str"):
+        ScriptedModel(["hello"])  # type: ignore[list-item] # the mistake
+    with pytest.raises(TypeError, match=r"script\[0\]\.calls are made of ScriptedCall, not tuple"):
+        ScriptedModel([ScriptedReply(calls=[("client.x", {})])])  # type: ignore[list-item] # the mistake
