@@ -19,6 +19,7 @@ from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 
+from broker import fault_points
 from broker.embedded import EmbeddedServer
 from broker.keys import Keys
 from broker.outage import ride_out
@@ -78,8 +79,10 @@ class Broker:
             reply: list[Any] = await self.commands.script(script, key_name, values)
             return reply
 
+        if fault_points.armed:
+            await fault_points.reach(f"{name}.before")
         try:
-            return await ride_out(attempt, allowed, _unanswered(name, arguments))
+            reply = await ride_out(attempt, allowed, _unanswered(name, arguments))
         except redis_errors.ResponseError as refused:
             if _NO_PERMISSION.search(str(refused)):
                 raise SdkError(
@@ -92,6 +95,9 @@ class Broker:
             raise SessionBusyError(
                 f"{name}: the broker is out of memory and took nothing; free memory or raise maxmemory, then try again"
             ) from refused
+        if fault_points.armed:
+            await fault_points.reach(f"{name}.after")
+        return reply
 
     async def read(
         self,

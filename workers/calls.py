@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
+from broker import fault_points
 from broker.keys import new_id
 from broker.protocol.callbacks import ClientToolCall, client_call_to_wire
 from broker.protocol.errors import SessionBusyError
@@ -127,9 +128,13 @@ class CallRuns:
         entry_id = call.result_entry or new_id()
         if not call.started:
             await self._writer.write(self._starting(call, entry_id))
+        if fault_points.armed:
+            await fault_points.reach("tool.started")
         limit = self.context.broker.settings.tool_timeout
         with watch_replaced() as replaced:
             result = await tool.call(call.arguments, self.context.inputs, limit)
+        if fault_points.armed:
+            await fault_points.reach("tool.ran")
         await self._conclude(call, entry_id, result, replaced=bool(replaced))
 
     async def _spawn(self, call: Call, tool: SpawnTool) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Final
 import structlog
 from pydantic import BaseModel
 
+from broker import fault_points
 from broker.protocol.records import ProtocolError
 from broker.protocol.values import JsonValue, clean_json, clean_text, watch_replaced
 from workers.checkpoints import checkpoint
@@ -242,6 +243,8 @@ class HookRuns:
             messages=lambda: tuple(messages(history)),
         )
         verdict = await self._called(hook, point, ctx, *shown)
+        if fault_points.armed:
+            await fault_points.reach("hook.ran")
         if kept is not None:
             if not isinstance(ctx.state, hook.state or BaseModel):
                 raise self._wrong(hook, point, f"a state that is {type(ctx.state).__name__}")

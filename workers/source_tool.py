@@ -7,6 +7,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from broker import fault_points
 from broker.protocol.content import ContentBlock, TextContentBlock, UnknownContentBlock, content_from_wire
 from broker.protocol.values import JsonValue, clean_json, clean_text, dumps
 from workers.models import ToolSpec
@@ -47,6 +48,8 @@ class SourceTool:
         try:
             async with clock:
                 result = await self._caller(self._source, self.name, arguments or {})
+            if fault_points.armed:
+                await fault_points.reach("source.called")
             return to_result(_result(result))
         except ToolError as failed:
             return error_result(str(failed))

@@ -13,6 +13,7 @@ from typing import Literal
 
 import structlog
 
+from broker import fault_points
 from broker.protocol.records import ProtocolError, completed_to_wire, failed_to_wire
 from broker.runs import Begun
 from workers.calls import CallRuns
@@ -213,6 +214,10 @@ class TurnRun:
             async with aclosing(until_silent(model.stream(request), limit)) as deltas:
                 async for delta in deltas:
                     await reply.take(delta)
+                    if fault_points.armed and reply.text:
+                        await fault_points.reach("model.streaming")
+            if fault_points.armed:
+                await fault_points.reach("model.replied")
             await reply.end()
         except Exception:
             self._cut_text = reply.text or self._cut_text

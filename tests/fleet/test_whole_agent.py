@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from eventually import eventually
 from fleet import Fleet, WorkerProcess
-from whole_agent import agent
+from whole_agent import agent, answer_to
 
 import api_shim as agents
 from api_shim.event_json import event_to_json
@@ -64,11 +64,6 @@ async def parked(session: agents.Session) -> None:
         return {await broker.reads.command("HGET", broker.keys.of("session", each), "job") for each in ids}
 
     await eventually(jobs, "nobody holds a turn", until=lambda found: found == {b"parked"})
-
-
-def answer_to(callback: agents.OpenCallback) -> object:
-    """Allow what is asked, and read the clipboard."""
-    return "a number" if isinstance(callback, agents.OpenClientToolCall) else agents.AllowApproval()
 
 
 async def in_one_process(monkeypatch: pytest.MonkeyPatch) -> list[list[dict[str, Any]]]:

@@ -75,3 +75,8 @@ agent = agents.Agent(
         ]
     ),
 )
+
+
+def answer_to(callback: agents.OpenCallback) -> object:
+    """Allow what is asked, and read the clipboard."""
+    return "a number" if isinstance(callback, agents.OpenClientToolCall) else agents.AllowApproval()
