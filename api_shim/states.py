@@ -11,7 +11,7 @@ from broker.protocol.callbacks import OpenCallback, callback_from_wire
 from broker.protocol.errors import ObservationLost, SessionNotFoundError, TurnNotFoundError
 from broker.protocol.records import Blocked, EndedState, Running, TurnState, state_from_wire
 from broker.protocol.values import loads
-from broker.protocol.wire import Position, format_cursor, parse_stream_id
+from broker.protocol.wire import START, Position, format_cursor, parse_stream_id
 from broker.transitions import Asked, EndedRecord, NoRecord, OpenRecord, Raw
 
 
@@ -43,18 +43,19 @@ async def read_turn(place: Place, session_id: str, turn_id: str, *, sent: bool) 
         raise
     if isinstance(record, NoRecord):
         if sent:
-            raise lost_turn(session_id, turn_id)
+            raise lost_turn(session_id, turn_id, parse_stream_id(record.last))
         raise TurnNotFoundError(f"Session {session_id} has no turn {turn_id}.")
     if isinstance(record, EndedRecord):
         return TurnRead(ended_state(session_id, turn_id, record), record, {})
     return await _open_read(place, session_id, turn_id, record)
 
 
-def lost_turn(session_id: str, turn_id: str) -> ObservationLost:
-    """What is raised of a turn that a send returned, once the broker holds it no longer."""
+def lost_turn(session_id: str, turn_id: str, last: Position = START) -> ObservationLost:
+    """What is raised of a turn that was there, once the broker holds it no longer; `last` is where its session's log ends."""
     return ObservationLost(
         f"Session {session_id}: turn {turn_id} was accepted and the broker holds it no longer: it lost writes. "
-        f"Send the message again."
+        f"Send the message again.",
+        format_cursor(session_id, last),
     )
 
 

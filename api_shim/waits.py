@@ -26,7 +26,7 @@ from broker.protocol.callbacks import (
     OpenSignIn,
     SignInAnswer,
 )
-from broker.protocol.errors import AgentsError, ClientToolAnswerError, SdkError
+from broker.protocol.errors import AgentsError, ClientToolAnswerError, InvalidCursorError, ObservationLost, SdkError
 from broker.protocol.events import CallbackOpened, CallbackResolved, Event, TurnEnded, TurnUpdated
 from broker.protocol.records import AlreadySettled, Answered, Blocked, TurnState
 from broker.protocol.wire import START, Position, parse_cursor
@@ -136,15 +136,31 @@ class Wait:
             start = read.previous_end or START
         if read.end is not None and start >= read.end:
             return read.state
-        self._from, self._at = read.first, start
-        events = self._place.hub.follow(self._session_id, start, nudged=self._nudge)
         try:
-            async with contextlib.aclosing(events):
-                return await self._follow(events, read)
+            while True:
+                self._from, self._at = read.first, start
+                try:
+                    async with contextlib.aclosing(
+                        self._place.hub.follow(self._session_id, start, nudged=self._nudge)
+                    ) as events:
+                        return await self._follow(events, read)
+                except (ObservationLost, InvalidCursorError) as lost:
+                    # Who is handed events, or counts from a place in the log, is told; a turn alone is waited for on.
+                    if on_event is not None or after is not None or not self._is_rewritten(lost):
+                        raise
+                # It was there, so a send has returned it, whoever made this handle.
+                read = await read_turn(self._place, self._session_id, self._turn_id, sent=True)
+                start = read.last
         finally:
             for task in self._answering.values():
                 task.cancel()
             await asyncio.gather(*self._answering.values(), return_exceptions=True)
+
+    def _is_rewritten(self, lost: ObservationLost | InvalidCursorError) -> bool:
+        """Whether the broker lost events that this wait had passed; not if it only stays away."""
+        if isinstance(lost, InvalidCursorError):
+            return True
+        return lost.cursor is not None and parse_cursor(self._session_id, lost.cursor) < self._at
 
     def _nudge(self) -> None:
         if not self._nudged.done():

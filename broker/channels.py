@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from typing import Any, Final
+
+import redis.asyncio as aioredis
+import redis.exceptions as redis_errors
 
 from broker.broker import Broker
+from broker.pipeline import refusal
+
+PING_S: Final = 5.0
+"""Silence after which a subscription is pinged: nothing else would tell that its connection is half-open."""
+
+
+async def _read(connection: aioredis.Connection) -> Any:
+    try:
+        return await connection.read_response(disconnect_on_error=False)
+    except redis_errors.ResponseError as refused:
+        raise refusal(refused) from refused
 
 
 async def pop_token(
@@ -19,7 +35,7 @@ async def pop_token(
         await connection.connect()  # type: ignore[no-untyped-call] # redis-py has no types here
         while True:
             await connection.send_command("BLPOP", *keys, seconds)
-            reply = await connection.read_response()
+            reply = await _read(connection)
             yield (reply[0].decode(), reply[1].decode()) if reply else None
     finally:
         await connection.disconnect(nowait=True)
@@ -33,12 +49,27 @@ async def subscribe(broker: Broker, channels: Sequence[str]) -> AsyncGenerator[t
         await connection.send_command("SUBSCRIBE", *channels)
         confirmed = 0
         while True:
-            kind, channel, body = await connection.read_response()
-            if kind == b"subscribe":
-                confirmed += 1
-                if confirmed == len(channels):
-                    yield None
-            elif kind == b"message":
-                yield channel.decode(), body
+            match await _word(broker, connection):
+                case [b"subscribe", _, _]:
+                    confirmed += 1
+                    if confirmed == len(channels):
+                        yield None
+                case [b"message", channel, body]:
+                    yield channel.decode(), body
+                case _:
+                    pass  # a pong
     finally:
         await connection.disconnect(nowait=True)
+
+
+async def _word(broker: Broker, connection: aioredis.Connection) -> Any:
+    """The next word of a subscription; a silent one is pinged, and must answer."""
+    if broker.embedded is not None:
+        return await _read(connection)
+    for patience in (PING_S, broker.settings.socket_timeout):
+        try:
+            async with asyncio.timeout(patience):
+                return await _read(connection)
+        except TimeoutError:
+            await connection.send_command("PING")
+    raise redis_errors.ConnectionError("the subscription connection is half-open: a ping got no answer")

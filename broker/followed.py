@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from broker.protocol.errors import AgentsError, ObservationLost
-from broker.protocol.wire import Position, format_cursor
+from broker.protocol.wire import START, Position, format_cursor
 from broker.ring import Ring
 
 QUIET_S: Final = 5.0
@@ -58,6 +58,13 @@ class Followed:
                 f"Session {self.session_id}: {reason}; go on after the cursor.",
                 format_cursor(self.session_id, position),
             )
+        )
+
+    def vanished(self) -> ObservationLost:
+        """What is raised of a session that was there: it does not end under its observers, so the broker has lost it."""
+        return ObservationLost(
+            f"Session {self.session_id}: the broker holds it no longer: it lost writes, or was emptied. Start it again.",
+            format_cursor(self.session_id, START),
         )
 
     def wants_check(self, now: float) -> bool:

@@ -182,19 +182,28 @@ class Hub:
         """Read the log on from where the observer is. One that held before and holds no more: observation lost."""
         observer.index = None
         try:
-            return await log.read_page(self._broker, followed.session_id, observer.position)
-        except InvalidCursorError as ahead:
-            if not checked:
-                raise
-            last = parse_stream_id((await transitions.tails(self._broker, [followed.session_id]))[0] or "0-0")
-            common = await log.common_position(self._broker, followed.session_id, observer.position, last)
-            raise ObservationLost(
-                f"Session {followed.session_id}: the broker lost events that had been read; go on from "
-                f"{common.stream_id}, the last one that it still holds.",
-                format_cursor(followed.session_id, common),
-            ) from ahead
+            try:
+                return await log.read_page(self._broker, followed.session_id, observer.position)
+            except InvalidCursorError as ahead:
+                if not checked:
+                    raise
+                raise await self._cut_short(followed, observer) from ahead
+            except SessionNotFoundError as gone:
+                if not checked:
+                    raise
+                raise followed.vanished() from gone
         except BrokerUnavailableError as away:
             raise ObservationLost(str(away), format_cursor(followed.session_id, observer.position)) from away
+
+    async def _cut_short(self, followed: Followed, observer: Observer) -> ObservationLost:
+        """What is raised where the log ends before the observer's position."""
+        last = parse_stream_id((await transitions.tails(self._broker, [followed.session_id]))[0] or "0-0")
+        common = await log.common_position(self._broker, followed.session_id, observer.position, last)
+        return ObservationLost(
+            f"Session {followed.session_id}: the broker lost events that had been read; go on from "
+            f"{common.stream_id}, the last one that it still holds.",
+            format_cursor(followed.session_id, common),
+        )
 
     async def _live(self, followed: Followed, observer: Observer) -> Stored | None:
         """Wait for the observer's next item in the ring; None when it must read the log, being behind the ring."""
@@ -312,8 +321,12 @@ class Hub:
         ring = followed.ring
         if end is None:
             self._drop(followed)
-            missing = f"There is no session {followed.session_id}: it never existed here, or its retention is over."
-            followed.fail(lambda _position: SessionNotFoundError(missing))
+            known = ring.position is not None
+            if known:
+                _logger.warning("session %s: the broker holds it no longer: it lost writes", followed.session_id)
+            followed.fail(
+                lambda _position: followed.vanished() if known else transitions.no_session(followed.session_id)
+            )
         elif ring.position is None:
             ring.start(parse_stream_id(end))
             if not ring.replay(settled):
@@ -338,7 +351,8 @@ class Hub:
                 if page.complete and ring.replay(settled):
                     return
         except (InvalidCursorError, ObservationLost):
-            # History was rewritten. Each observer finds out for itself whether its own position still holds.
+            # Each observer finds out for itself whether its own position still holds.
+            _logger.warning("session %s: the broker lost events: history was rewritten", followed.session_id)
             ring.reset()
             followed.unchecked = True
             self._due.set()

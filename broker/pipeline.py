@@ -7,6 +7,7 @@ One batch is in flight at a time; what is issued meanwhile goes as the next one.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
@@ -18,16 +19,34 @@ from broker.scripting import Argument, Script
 
 BATCH: Final = 200
 
-TRANSIENT: Final = (
-    redis_errors.ConnectionError,
-    redis_errors.TimeoutError,
+
+class NotNowError(redis_errors.RedisError):
+    """The server is there, and takes no commands, or no writes, for now."""
+
+
+_NOT_NOW: Final = re.compile("(?:^|-)(READONLY|MISCONF|NOREPLICAS|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|UNBLOCKED|BUSY) ")
+"""Codes of such refusals. Redis 6.2 wraps the ones from inside a script in a sentence of its own, behind a dash."""
+
+_NOT_NOW_TYPES: Final = (
     redis_errors.ReadOnlyError,
     redis_errors.ClusterDownError,
     redis_errors.MasterDownError,
     redis_errors.TryAgainError,
+)
+
+TRANSIENT: Final = (
+    redis_errors.ConnectionError,
+    redis_errors.TimeoutError,
+    NotNowError,
     OSError,
 )
 """What a broker that is away, restarting, loading or failing over answers: the same command may succeed later."""
+
+
+def refusal(error: redis_errors.ResponseError) -> redis_errors.RedisError:
+    """Return what a refusal is to us: a `NotNowError` where the same command may succeed later, else the refusal itself."""
+    coded = isinstance(error, _NOT_NOW_TYPES)  # of these the client library cuts the code off
+    return NotNowError(str(error)) if coded or _NOT_NOW.search(str(error)) else error
 
 
 def never_reached(error: BaseException | None) -> bool:
@@ -137,6 +156,8 @@ class Pipeline:
                     await connection.connect()  # type: ignore[no-untyped-call] # redis-py has no types here
                 await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
                 replies = [await self._reply(connection) for _ in commands]
+                if any(isinstance(reply, NotNowError) for reply in replies):
+                    await connection.disconnect(nowait=True)  # it may lead to a primary that is one no longer
         except BaseException as error:
             await connection.disconnect(nowait=True)
             if isinstance(error, TimeoutError):
@@ -149,7 +170,7 @@ class Pipeline:
         try:
             return await connection.read_response()
         except redis_errors.ResponseError as refused:
-            return refused
+            return refusal(refused)
 
     async def close(self) -> None:
         """Stop sending; what waits is cancelled."""

@@ -120,7 +120,7 @@ class Ring:
             place = Position(published["n"], published["ms"], published.get("k", 0))
             if "d" in published:
                 return self._take_delta(place, published["d"], len(message))
-            return self._take_stored(place, published["e"], len(message))
+            return self._take_stored(place, published["e"], len(message), published.get("p"))
         except (ValueError, KeyError, TypeError):
             return False  # not ours: reading the log tells what is true
 
@@ -135,10 +135,13 @@ class Ring:
         self._add([Stored(place, decode(self._session_id, place, record), size)])
         return True
 
-    def _take_stored(self, first: Position, bodies: list[dict[str, Any]], size: int) -> bool:
+    def _take_stored(self, first: Position, bodies: list[dict[str, Any]], size: int, before: int | None) -> bool:
+        """`before` is the time of the event that the first one follows; older workers do not say it."""
         known, last = self.position, first.n + len(bodies) - 1
         if known is None or first.n > known.n + 1:
             return False
+        if first.n == known.n + 1 and before not in (None, known.ms):
+            return False  # it follows another history than the one that is known here
         repeated = max(0, known.n - first.n + 1)
         # All records of a message were stored at the same time: one that is known tells for all that are.
         if repeated and self._time_at(min(last, known.n)) != first.ms:

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 from eventually import eventually
 from logs import collect, notice, open_session, place, start_run
-from test_log import restore_without_later_events
+from test_log import restore_without_later_events, take_back
 
 from broker import followed as following
 from broker import live, log, transitions
@@ -70,12 +70,12 @@ def notices(events: list[Event]) -> list[str]:
     return [event.message for event in events if isinstance(event, Notice) and event.source == "test"]
 
 
-async def publish_muted(broker: Broker, session_id: str, message: str) -> None:
-    """Store an event as `emit` does, and publish nothing: a message that was lost."""
+async def publish_muted(broker: Broker, session_id: str, message: str, *, later: int = 0) -> None:
+    """Store an event as `emit` does, `later` ms after the last one, and publish nothing: a message that was lost."""
     session, stream = broker.keys.of("session", session_id), broker.keys.of("log", session_id)
     n, ms = (int(value) for value in await broker.commands.command("HMGET", session, "n", "ms"))
-    await broker.commands.command("XADD", stream, f"{n + 1}-{ms}", "e", b"{" + notice(message))
-    await broker.commands.command("HSET", session, "n", n + 1)
+    await broker.commands.command("XADD", stream, f"{n + 1}-{ms + later}", "e", b"{" + notice(message))
+    await broker.commands.command("HSET", session, "n", n + 1, "ms", ms + later)
 
 
 async def test_history_then_live_until_the_session_ends(broker: Broker, hub: Hub) -> None:
@@ -308,7 +308,28 @@ async def test_an_observer_of_overwritten_history_is_told_at_once(broker: Broker
         await asyncio.wait_for(collect(hub.follow(session_id, seen)), 5)
 
 
-async def test_a_session_that_vanishes_is_not_found(broker: Broker, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_new_history_that_has_outgrown_the_old_is_told_by_its_next_event(broker: Broker, hub: Hub) -> None:
+    """Restored behind an observer's back, and as long again since: the next event follows one that the observer never had."""
+    session_id = await open_session(broker)
+    run = await start_run(broker, session_id)
+    shared = parse_stream_id(await run.append(notice("shared")))
+    await run.append(notice("lost"))
+    watcher = Watcher(hub, session_id)
+    await watcher.saw("lost")
+    await take_back(broker, session_id, shared)
+    await publish_muted(broker, session_id, "instead", later=1000)
+    hub._followed[session_id].heard += 60  # it is not the silence that tells
+
+    await transitions.cancel(broker, session_id)
+
+    with pytest.raises(ObservationLost) as lost:
+        await asyncio.wait_for(watcher.task, 2)
+    assert lost.value.cursor is not None
+    assert parse_cursor(session_id, lost.value.cursor) == shared
+    assert notices(watcher.events) == ["shared", "lost"]
+
+
+async def test_a_session_that_vanishes_is_lost(broker: Broker, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "QUIET_S", 0.1)
     monkeypatch.setattr(live, "_TICK_S", 0.05)
     session_id = await open_session(broker)
@@ -316,8 +337,12 @@ async def test_a_session_that_vanishes_is_not_found(broker: Broker, hub: Hub, mo
     await waits(hub, session_id)
     await broker.commands.command("DEL", broker.keys.of("session", session_id))
 
-    with pytest.raises(SessionNotFoundError):
+    with pytest.raises(ObservationLost, match="holds it no longer") as lost:
         await asyncio.wait_for(watcher.task, 5)
+
+    assert lost.value.cursor is not None
+    with pytest.raises(SessionNotFoundError):
+        await anext(hub.follow(session_id, parse_cursor(session_id, lost.value.cursor)))
 
 
 async def test_unsubscribing_lingers_and_then_everything_is_closed(

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
+import redis.exceptions as redis_errors
+from eventually import eventually
+from holders import command
 from logs import collect, notice, open_session, start_run
 from real_server import RealServer, serving
 from test_live import Watcher
@@ -16,6 +20,7 @@ from test_live import Watcher
 from broker import feed, log, transitions
 from broker.broker import Broker
 from broker.live import Hub
+from broker.pipeline import NotNowError, refusal
 from broker.protocol.errors import ObservationLost
 from broker.server import free_port
 from broker.settings import Settings
@@ -75,6 +80,78 @@ async def test_a_restarted_server_loses_nothing(tmp_path: Path) -> None:
                 await transitions.cancel(broker, session_id)
                 await asyncio.wait_for(watcher.task, 5)
                 assert watcher.events == await collect(log.read_events(broker, session_id))
+
+
+async def replica(broker: Broker, *, on: bool) -> None:
+    await command(broker, "REPLICAOF", *(("127.0.0.1", free_port()) if on else ("NO", "ONE")))
+
+
+async def few_replicas(broker: Broker, *, on: bool) -> None:
+    await command(broker, "CONFIG", "SET", "min-replicas-to-write", 3 if on else 0)
+
+
+async def busy(broker: Broker, *, on: bool) -> None:
+    """Let a script run for ever, until it is killed."""
+    if on:
+        await command(broker, "CONFIG", "SET", "lua-time-limit", 10)
+        _, writer = await asyncio.open_connection("127.0.0.1", urlsplit(broker.settings.redis_url or "").port)
+        writer.write(b"EVAL 'while true do end' 0\r\n")
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+    else:
+        await command(broker, "SCRIPT", "KILL")
+
+
+async def refuses(broker: Broker) -> None:
+    """Wait until the server takes no writes."""
+
+    async def refused() -> bool:
+        try:
+            await broker.client.set("probe", "1", px=1)
+        except redis_errors.ResponseError:
+            return True
+        return False
+
+    await eventually(refused, "the server refuses writes")
+
+
+@pytest.mark.parametrize("trouble", [replica, few_replicas, busy])
+async def test_a_server_that_refuses_for_now_is_waited_for(
+    tmp_path: Path, trouble: Callable[..., Awaitable[None]]
+) -> None:
+    """Not one of these refusals is the answer to a command: it is sent again until the server takes it."""
+    with serving(tmp_path) as server:
+        async with opened(server) as (broker, hub):
+            session_id = await open_session(broker)
+            run = await start_run(broker, session_id)
+            watcher = Watcher(hub, session_id)
+            await run.append(notice("before"))
+            await watcher.saw("before")
+            admin = Broker(broker.settings)
+            await trouble(admin, on=True)
+            await refuses(admin)
+
+            writing = asyncio.create_task(run.append(notice("after")))
+            sending = asyncio.create_task(transitions.retitle(broker, session_id, title=b'"new"'))
+            done, _ = await asyncio.wait({writing, sending}, timeout=0.5)
+            assert done == set()
+            await trouble(admin, on=False)
+
+            await asyncio.wait_for(asyncio.gather(writing, sending), 5)
+            await watcher.saw("after")
+            await transitions.cancel(broker, session_id)
+            await asyncio.wait_for(watcher.task, 5)
+            assert watcher.events == await collect(log.read_events(broker, session_id))
+            await admin.close()
+
+
+async def test_a_refusal_that_an_old_server_wraps_is_known() -> None:
+    """Redis 6.2 says of what a script met: that it met it."""
+    wrapped = "Error running script (call to f_1): @user_script:9: @user_script: 9: -READONLY You can't write against a"
+
+    assert isinstance(refusal(redis_errors.ResponseError(wrapped)), NotNowError)
+    assert not isinstance(refusal(redis_errors.ResponseError("wrong number of arguments")), NotNowError)
 
 
 async def test_a_server_that_stays_away_is_observation_lost_with_the_last_position(tmp_path: Path) -> None:

@@ -20,8 +20,10 @@ def record(n: int, *, blob: bool = False) -> dict[str, Any]:
     return {"type": "notice", "blob": str(n)} if blob else kept
 
 
-def message(first: int, ms: int, size: int, *, blob: bool = False) -> bytes:
-    return orjson.dumps({"n": first, "ms": ms, "e": [record(first + at, blob=blob) for at in range(size)]})
+def message(first: int, ms: int, size: int, *, blob: bool = False, before: int | None = None) -> bytes:
+    """Make a message; one of an older worker does not say when the event `before` it was stored."""
+    told = {} if before is None else {"p": before}
+    return orjson.dumps({"n": first, "ms": ms, **told, "e": [record(first + at, blob=blob) for at in range(size)]})
 
 
 def delta(n: int, ms: int, k: int) -> bytes:
@@ -37,10 +39,10 @@ class Observed:
         self.reads = 0
 
     def append(self, ms: int, size: int, *, blob: bool = False) -> bytes:
-        first = len(self.log) + 1
+        first, before = len(self.log) + 1, self.log[-1].position.ms if self.log else 0
         places = [(Position(first + at, ms), record(first + at), 50) for at in range(size)]
         self.log += decode_records(SESSION, places)
-        return message(first, ms, size, blob=blob)
+        return message(first, ms, size, blob=blob, before=before)
 
     def hear(self, *messages: bytes) -> None:
         for each in messages:
@@ -123,6 +125,14 @@ def test_an_event_known_under_another_time_does_not_fit() -> None:
     assert not observed.ring.take(message(7, 99, 1))
     assert not observed.ring.take(message(2, 99, 4))
     assert not observed.ring.take(delta(7, 99, 1))
+
+
+def test_what_follows_another_event_does_not_fit() -> None:
+    observed = started(1, 4, 2)
+
+    assert not observed.ring.take(message(8, 99, 1, before=50))
+    assert observed.ring.take(message(8, 99, 1, before=3))
+    assert observed.ring.take(message(9, 99, 1)), "an older worker's"
 
 
 def test_a_delta_belongs_to_the_last_event_and_comes_once() -> None:

@@ -2,7 +2,7 @@
 -- `tail` is a record's JSON without its opening brace (broker/protocol/wire.py draws it); it is never decoded here.
 local function emit(s, turn, tail)
   if #s.out == 0 then
-    s.first_out = s.n + 1
+    s.first_out, s.before = s.n + 1, s.ms
     if now > s.ms then s.ms = now end
   end
   s.n = s.n + 1
@@ -15,11 +15,12 @@ end
 local function channel(s) return base .. 'live:' .. DB .. ':' .. s.sid end
 
 -- Publishes what emit wrote, and keeps the position. Called before a delta, and once at the end of each script that emits.
+-- `p` is the time of the event before: who has another one there has read a history that is no more.
 local function flush(s)
   if #s.out == 0 then return end
   redis.call('HSET', s.key, 'n', int(s.n), 'ms', int(s.ms), 'k', '0', 'updated', int(now))
-  redis.call('PUBLISH', channel(s), '{"n":' .. int(s.first_out) .. ',"ms":' .. int(s.ms) .. ',"e":['
-    .. table.concat(s.out, ',') .. ']}')
+  redis.call('PUBLISH', channel(s), '{"n":' .. int(s.first_out) .. ',"ms":' .. int(s.ms) .. ',"p":' .. int(s.before)
+    .. ',"e":[' .. table.concat(s.out, ',') .. ']}')
   s.out, s.k = {}, '0'
 end
 
