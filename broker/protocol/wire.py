@@ -9,6 +9,8 @@ field   e   {"turnId":"…",             absent when the event names no turn
                                          sessionUpdated {status, title, archived}
                                          notice {message, level, source, details}
              "private":{…}}            for the engine alone: decisions, answers, usage
+field   r   0a1b2c:7                   the run that wrote it, for the history checker: its fence's first 6 characters, and
+                                       its number; empty, or absent, for what no run wrote into its own session
 
 an entry added complete, stored once   N    {"type":"entryAdded","beside":true}     its body is in the next record
                                        N+1  {"type":"entryCompleted","entry":{…}}
@@ -26,7 +28,7 @@ Python builds a **tail**: a record without `turnId` and without its opening brac
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from broker.protocol.callbacks import callback_from_wire
@@ -123,7 +125,7 @@ def merge_blob(record: dict[str, Any], blob: bytes) -> dict[str, Any]:
     return whole
 
 
-def is_beside(record: dict[str, Any]) -> bool:
+def is_beside(record: Mapping[str, Any]) -> bool:
     """Whether the record's entry is in the next record."""
     return record.get("beside") is True
 

@@ -41,6 +41,7 @@ if s.fence ~= fence then
     'op', '0', 'result', '', 'written', int(now), 'progress', progress)
   if progress ~= '' then arm(now + tonumber(progress), 'turn', sid) end
   if s.attempts > 1 then
+    s.run = mark_of(fence)
     emit(s, turn, '"type":"notice","level":"warning","source":"worker","message":"The turn runs again: attempt '
       .. int(s.attempts) .. '.","details":{"reason":"worker_lost","attempt":' .. int(s.attempts) .. '}}')
     flush(s)

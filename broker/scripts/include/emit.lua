@@ -1,5 +1,6 @@
 -- emit: the only place that numbers events. Ids are N-<ms>: dense positions, and a time that never goes back.
 -- `tail` is a record's JSON without its opening brace (broker/protocol/wire.py draws it); it is never decoded here.
+-- `r` is the mark of the run that writes into its own session, else empty; entries with the same fields pack best.
 local function emit(s, turn, tail)
   if #s.out == 0 then
     s.first_out, s.before = s.n + 1, s.ms
@@ -7,7 +8,7 @@ local function emit(s, turn, tail)
   end
   s.n = s.n + 1
   local body = (turn and '{"turnId":"' .. turn .. '",' or '{') .. tail
-  redis.call('XADD', s.log, last_id(s), 'e', body)
+  redis.call('XADD', s.log, last_id(s), 'e', body, 'r', s.run or '')
   s.out[#s.out + 1] = body
   return last_id(s)
 end

@@ -2,6 +2,7 @@
 -- A fence is one run's token. `op` numbers its writes: last + 1 is applied, the last again gets its stored answer.
 -- `seen` is the id of the last stored event that the run has folded: a log without it has lost writes.
 local function refuse(s, fence, op, seen)
+  if s then s.run = mark_of(fence) end
   if not s or s.fence ~= fence or fence == '' then return {'superseded'} end
   op = tonumber(op)
   if op == s.op then

@@ -40,6 +40,9 @@ end
 local function arm(due, ...) redis.call('ZADD', base .. 'deadlines', int(due), table.concat({...}, ' ')) end
 local function disarm(...) redis.call('ZREM', base .. 'deadlines', table.concat({...}, ' ')) end
 
+-- A run's mark on what it stores: short, of the fence that it sent itself, so that what a fenced run wrote would show it.
+local function mark_of(fence) return string.sub(fence, 1, 6) .. (string.match(fence, ':%d+$') or '') end
+
 local function last_id(s) return int(s.n) .. '-' .. int(s.ms) end
 
 -- Redis lets a script that has written go on over maxmemory; this first write of nothing is one it always allows.
