@@ -14,7 +14,9 @@ from leaks import drop_keys, leaked_keys
 import api_shim as agents
 from api_shim.local import Place, current_host, place_of
 from broker.broker import Broker
+from broker.history_check import check_history
 from broker.settings import Settings
+from broker.stored_session import read_stored
 from workers.worker import TurnWorker
 
 
@@ -25,6 +27,8 @@ class Home:
     url: str | None
     workers: list[tuple[TurnWorker, asyncio.Task[None]]] = field(default_factory=list)
     made: int = 0
+    spoilt: bool = False
+    """The test changed a stored log itself: what it left is not held against the history checker."""
 
     async def agent(self, model: Any, **options: Any) -> agents.Agent:
         """Make an agent that is served here; on the real server by a worker of its own."""
@@ -63,10 +67,28 @@ class Home:
 H = TypeVar("H", bound=Home)
 
 
+async def expect_clean_histories(broker: Broker) -> None:
+    """Every session of a deployment, and each subagent's, is as the history checker wants it."""
+    for shard in range(broker.settings.shards):
+        (found,) = await broker.read(("ZRANGE", f"{broker.keys.base(shard)}sessions", 0, -1))
+        waiting = [session_id.decode() for session_id in found]
+        while waiting:
+            try:
+                stored = await read_stored(broker, waiting.pop())
+            except agents.SessionNotFoundError:
+                continue  # its retention is over
+            assert check_history(stored.records, active=stored.active, last=stored.last) == []
+            waiting += stored.children
+
+
 async def _embedded(kind: type[H]) -> AsyncIterator[H]:
     home = kind(None)
-    yield home
-    await home.place.close()
+    try:
+        yield home
+        if not home.spoilt:
+            await expect_clean_histories(home.broker)
+    finally:
+        await home.place.close()
 
 
 async def _redis(kind: type[H], url: str) -> AsyncIterator[H]:
@@ -75,6 +97,8 @@ async def _redis(kind: type[H], url: str) -> AsyncIterator[H]:
     try:
         yield home
         await home.stop_workers()
+        if not home.spoilt:
+            await expect_clean_histories(home.broker)
         assert await leaked_keys(home.broker.client, home.broker.settings.prefix) == []
     finally:
         await home.stop_workers()

@@ -151,6 +151,7 @@ async def test_a_question_that_cannot_be_read_is_said(home: Home) -> None:
     turn = started(await session.start_turn("hi"))
     blocked(await turn.result())
     (child,) = await session.subagents()
+    home.spoilt = True
     await home.broker.commands.command("DEL", home.broker.keys.of("log", child.id))
     with pytest.raises(agents.ObservationLost, match=child.id):
         await turn.result()

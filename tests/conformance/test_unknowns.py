@@ -171,6 +171,7 @@ async def test_an_unknown_notice_level_is_an_unknown_value(home: Home) -> None:
 
 
 async def test_an_event_that_names_no_turn_has_none(home: Home) -> None:
+    home.spoilt = True
     newer = Newer(home)
     await newer.begin()
     message = {"type": "message", "id": new_id(), "role": "system", "content": [{"type": "text", "text": "be kind"}]}

@@ -1,0 +1,57 @@
+"""A session as it is stored, read whole: its log with all that is private, and its own fields beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from broker.blobs import read_records
+from broker.broker import Broker
+from broker.history_check import LogRecord
+from broker.transitions import Raw, no_session, session_key
+
+_PAGE = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredSession:
+    """A session's log up to `last`, and the turn that was active then. `spawned_by` is a subagent's place in its parent's log."""
+
+    session_id: str
+    records: tuple[LogRecord, ...]
+    last: str
+    active: str | None
+    children: tuple[str, ...]
+    spawned_by: str | None = None
+
+
+async def read_stored(broker: Broker, session_id: str) -> StoredSession:
+    """Read a session's log to where its fields say that it ends. Raises `SessionNotFoundError`, `BrokerUnavailableError`."""
+    key, log = session_key(broker, session_id), broker.keys.of("log", session_id)
+    said = f"Session {session_id}: its log could not be read"
+    # One after the other: what is appended meanwhile lies behind `last`, and is left for the next reader.
+    fields, below = await broker.read(
+        ("HMGET", key, "n", "ms", "turn", "spawn_entry"),
+        ("ZREVRANGE", broker.keys.of("children", session_id), 0, -1),
+        said=said,
+    )
+    n, ms, turn, entry = (None if field is None else field.decode() for field in fields)
+    if n is None:
+        raise no_session(session_id)
+    records: list[LogRecord] = []
+    after, complete = "-", False
+    while not complete:
+        (page,) = await broker.read(("XRANGE", log, after, f"{n}-{ms}", "COUNT", _PAGE), said=said)
+        runs = {place.decode(): b"".join(more[3:4]).decode() for place, more in page}
+        for place, body in await read_records(broker, session_id, [Raw(at.decode(), more[1]) for at, more in page]):
+            records.append(LogRecord(place, body, runs[place]))
+        complete = len(page) < _PAGE
+        if not complete:
+            after = f"({records[-1].id}"
+    return StoredSession(
+        session_id=session_id,
+        records=tuple(records),
+        last=f"{n}-{ms}",
+        active=turn or None,
+        children=tuple(child.decode() for child in reversed(below)),
+        spawned_by=entry or None,
+    )
