@@ -60,8 +60,15 @@ def compute(seconds: float) -> str:
     return "computed"
 
 
+TAKE_TIME = {"tool": "client.wait_long", "thread": "client.block", "busy": "client.compute"}
+
+
 def script(request: agents.ModelRequest) -> agents.ScriptedReply:
-    """`ask KEY` pays, `tool S`, `thread S`, `busy S` and `think S` take S seconds, `stream N` writes N words; else an echo."""
+    """Echo a message, but for those of a few words.
+
+    `ask KEY` pays; `tool S`, `thread S`, `busy S` and `think S` take S seconds; `stream N` writes N words; `delegate MESSAGE` has
+    a subagent do it.
+    """
     text = last_user_text(request)
     word, _, rest = text.partition(" ")
     if type(request.messages[-1]).__name__ == "ToolMessage":
@@ -69,16 +76,11 @@ def script(request: agents.ModelRequest) -> agents.ScriptedReply:
     match word:
         case "ask":
             return agents.ScriptedReply(calls=[agents.ScriptedCall("client.pay", {"key": rest})])
-        case "tool":
-            return agents.ScriptedReply(
-                calls=[agents.ScriptedCall("client.wait_long", {"seconds": float(rest.split()[0])})]
-            )
-        case "thread":
-            return agents.ScriptedReply(
-                calls=[agents.ScriptedCall("client.block", {"seconds": float(rest.split()[0])})]
-            )
-        case "busy":
-            return agents.ScriptedReply(calls=[agents.ScriptedCall("client.compute", {"seconds": float(rest)})])
+        case "tool" | "thread" | "busy":
+            seconds = float(rest.split()[0])
+            return agents.ScriptedReply(calls=[agents.ScriptedCall(TAKE_TIME[word], {"seconds": seconds})])
+        case "delegate":
+            return agents.ScriptedReply(calls=[agents.ScriptedCall("agents.spawn", {"agent": "helper", "task": rest})])
         case "think":
             return agents.ScriptedReply(chunks=["thought"], delay=float(rest))
         case "stream":
@@ -87,8 +89,11 @@ def script(request: agents.ModelRequest) -> agents.ScriptedReply:
             return agents.ScriptedReply(text=f"You said: {text}")
 
 
+helper = agents.Subagent(name="helper", description="Does as the clerk does.", subagents=[])
+
 clerk = agents.Agent(
     name="clerk",
+    subagents=[helper],
     model=agents.ScriptedModel(script),
     tools=[pay, wait_long, block, compute],
     permission_policy=agents.PermissionPolicy(rules=[agents.PermissionRule(tools=["client.pay"], decision="ask")]),

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import signal
 import time
+from collections.abc import Callable
 
 import pytest
 from eventually import eventually
@@ -11,6 +14,7 @@ from fleet import Fleet, end, line_of
 
 import api_shim as agents
 from api_shim.local import place_of
+from broker import queue, runs
 
 
 async def interrupted_by_another_process(fleet: Fleet, session: agents.Session, turn: agents.Turn) -> str:
@@ -93,6 +97,148 @@ async def test_while_it_is_at_work(
 
         assert isinstance(second, agents.Completed)
         await assert_ended_well(session, turn)
+
+
+# In every state, with its worker alive, frozen or dead.
+
+
+class AtWork:
+    """A session with a turn in some state, and an observer that waits for that turn's end."""
+
+    def __init__(self, session: agents.Session, turn: agents.Turn) -> None:
+        self.session = session
+        self.turn = turn
+        self._events = session.iter_events()
+        self._end: asyncio.Task[agents.TurnEnded] | None = None
+
+    async def saw(self, sign: Callable[[agents.Event], bool]) -> None:
+        """Observe until an event shows the state, and from then on for the end."""
+        async for event in self._events:
+            if sign(event):
+                break
+        self._end = asyncio.create_task(self._ended())
+
+    async def _ended(self) -> agents.TurnEnded:
+        async for event in self._events:
+            if isinstance(event, agents.TurnEnded):
+                return event
+        raise AssertionError("the session has ended without an end of its turn")
+
+    async def interrupted_within_a_second(self) -> None:
+        """Interrupt the turn: the call and the observer take a second together, at most."""
+        assert self._end is not None
+        async with asyncio.timeout(1):
+            assert await self.turn.interrupt() == self.turn
+            ended = await self._end
+        assert isinstance(ended.state, agents.Interrupted)
+        assert ended.turn_id == self.turn.id
+
+
+def started(event: agents.Event) -> bool:
+    return isinstance(event, agents.TurnUpdated | agents.SessionUpdated)
+
+
+def at_tool(event: agents.Event) -> bool:
+    return isinstance(event, agents.EntryAdded) and isinstance(event.entry, agents.ToolResultEntry)
+
+
+SIGNS: dict[str, Callable[[agents.Event], bool]] = {
+    "stream 5000": lambda event: isinstance(event, agents.TextDelta),
+    "tool 60": at_tool,
+    "thread 3": at_tool,
+    "ask someone": lambda event: isinstance(event, agents.CallbackOpened),
+    "delegate tool 60": at_tool,
+}
+"""What brings a turn into each state that a worker has a part in, and shows that it is there."""
+
+
+async def at_work(clerk: agents.Agent, message: str, sign: Callable[[agents.Event], bool]) -> AtWork:
+    session = await clerk.start_session()
+    work = AtWork(session, await session.send_message(message))
+    await work.saw(sign)
+    return work
+
+
+async def job_of(fleet: Fleet, session: agents.Session) -> str:
+    broker = place_of(fleet.url).broker
+    (job,) = await broker.read(("HGET", broker.keys.of("session", session.id), "job"))
+    return str(job.decode())
+
+
+async def in_each_state(fleet: Fleet, clerk: agents.Agent) -> dict[str, AtWork]:
+    works = dict(zip(SIGNS, await asyncio.gather(*(at_work(clerk, *each) for each in SIGNS.items())), strict=True))
+
+    async def both_parked() -> bool:
+        return {await job_of(fleet, works[of].session) for of in ("ask someone", "delegate tool 60")} == {"parked"}
+
+    await eventually(both_parked, "what waits for an answer or a subagent is parked")
+    return works
+
+
+@pytest.mark.parametrize("worker_is", ["alive", "frozen", "dead"])
+async def test_in_every_state_whatever_its_worker_is(worker_is: str, fleet: Fleet, clerk: agents.Agent) -> None:
+    with fleet.worker() as worker:
+        works = await in_each_state(fleet, clerk)
+        match worker_is:
+            case "frozen":
+                worker.process.send_signal(signal.SIGSTOP)
+            case "dead":
+                worker.process.kill()
+                worker.process.wait()
+        if worker_is != "alive":  # else nothing stays in the queue
+            works["queued"] = await at_work(clerk, "hello", started)
+        child = (await works["delegate tool 60"].session.subagents())[0]
+
+        for work in works.values():
+            await work.interrupted_within_a_second()
+
+        (task,) = await child.turns()
+        assert isinstance(await task.get(), agents.Interrupted)
+        worker.process.send_signal(signal.SIGCONT)  # what it was writing comes now, to no effect
+        with contextlib.ExitStack() as others:
+            if worker_is == "dead":
+                others.enter_context(fleet.worker())
+            again = await asyncio.gather(*(work.session.run("hello", timeout=10) for work in works.values()))
+            assert {type(state) for state in again} == {agents.Completed}
+            for work in works.values():
+                await assert_ended_well(work.session, work.turn)
+
+
+async def test_when_it_is_claimed_and_not_begun(fleet: Fleet, clerk: agents.Agent) -> None:
+    """Whoever claimed it has done nothing yet, and finds nothing to do."""
+    work = await at_work(clerk, "hello", started)
+    broker = place_of(fleet.url).broker
+    key = broker.keys.queue(0, "clerk")
+    claimed = await queue.claim(broker, key, worker="w", slots=1, lease=15, budget=5)
+    job = queue.read_job(*claimed.jobs[0])
+
+    await work.interrupted_within_a_second()
+
+    late = {
+        "job": job.id,
+        "turn": job.turn_id,
+        "wake": job.wake,
+        "fence": "w:1",
+        "worker": "w",
+        "after": "0-0",
+        "page": 1,
+    }
+    assert await runs.begin(broker, job.session_id, **late) == "dropped"  # type: ignore[arg-type] # one mapping for all of them
+    await assert_ended_well(work.session, work.turn)
+
+
+async def test_when_it_is_handed_back(fleet: Fleet, clerk: agents.Agent) -> None:
+    with fleet.worker() as worker:
+        work = await at_work(clerk, "tool 60", at_tool)
+        worker.process.terminate()
+        await asyncio.to_thread(worker.process.wait, 10)
+    assert await job_of(fleet, work.session) == "queued"
+
+    await work.interrupted_within_a_second()
+
+    with fleet.worker():
+        assert isinstance(await work.session.run("hello", timeout=10), agents.Completed)
+        await assert_ended_well(work.session, work.turn)
 
 
 async def test_after_its_end_it_is_a_conflict(fleet: Fleet, clerk: agents.Agent) -> None:
