@@ -44,15 +44,16 @@ def check_history(
     last: str | None = None,
     sends: Iterable[str] = (),
     answers: Iterable[AcceptedAnswer] = (),
+    reports: Iterable[str] = (),
 ) -> list[Finding]:
     """Check one session's whole log, in the order in which it was read; return what is wrong with it, by place.
 
     `active` is the turn that is active by the session's own fields, and `last` the last stored id by them; `sends` are the
-    turns that sends returned, `answers` those that callers were told counted.
+    turns that sends returned, `answers` those that callers were told counted; `reports` are the entries that subagents whose
+    turns have ended were to complete here.
     """
-    turns = _Turns()
-    callbacks = _Callbacks()
-    rules: list[_Rule] = [_Places(), _Runs(), turns, _Entries(), callbacks, _Calls(), _Termination()]
+    turns, entries, callbacks = _Turns(), _Entries(), _Callbacks()
+    rules: list[_Rule] = [_Places(), _Runs(), turns, entries, callbacks, _Calls(), _Termination()]
     findings = []
     for each in joined(records):
         if "blob" in each.body or (is_beside(each.body) and "entry" not in each.body):
@@ -68,6 +69,7 @@ def check_history(
     findings += _tail(records, last)
     findings += turns.accepted(sends, active)
     findings += callbacks.accepted(answers)
+    findings += entries.reported(reports)
     return sorted(findings, key=_place)
 
 
@@ -245,6 +247,15 @@ class _Entries:
         for name, (at, turn) in self._added.items():
             if name not in self._completed and over(turn):
                 yield Finding("never_completed", at, f"Entry {name} is added here and never completed.")
+
+    def reported(self, reports: Iterable[str]) -> Iterator[Finding]:
+        """A subagent whose turn has ended has completed the result of the call that started it."""
+        for name in reports:
+            if name not in self._completed:
+                at, _ = self._added.get(name, (name, None))
+                yield Finding(
+                    "lost_report", at, f"A subagent has ended and did not complete its call's result, {name}."
+                )
 
 
 class _Callbacks:

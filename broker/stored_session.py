@@ -1,12 +1,13 @@
-"""A session as it is stored, read whole: its log with all that is private, and its own fields beside it."""
+"""Sessions as they are stored, read whole: their logs with all that is private, and their own fields beside them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from broker.blobs import read_records
 from broker.broker import Broker
-from broker.history_check import LogRecord
+from broker.history_check import Finding, LogRecord, check_history
 from broker.transitions import Raw, no_session, session_key
 
 _PAGE = 500
@@ -22,6 +23,11 @@ class StoredSession:
     active: str | None
     children: tuple[str, ...]
     spawned_by: str | None = None
+
+    @property
+    def turns(self) -> tuple[str, ...]:
+        """The turns that have started, in order."""
+        return tuple(each.body.get("turnId", "") for each in self.records if each.body.get("type") == "turnStarted")
 
 
 async def read_stored(broker: Broker, session_id: str) -> StoredSession:
@@ -55,3 +61,36 @@ async def read_stored(broker: Broker, session_id: str) -> StoredSession:
         children=tuple(child.decode() for child in reversed(below)),
         spawned_by=entry or None,
     )
+
+
+async def read_tree(broker: Broker, session_id: str) -> list[StoredSession]:
+    """Read a session and the subagents' below it, each before its own children. Raises as `read_stored`.
+
+    Children are read before their parent: what they reported to it is then in its log.
+    """
+    session_key(broker, session_id)  # an id that no session can have is said
+    listed = ("ZREVRANGE", broker.keys.of("children", session_id), 0, -1)
+    (below,) = await broker.read(listed, said=f"Session {session_id}: its subagents could not be read")
+    trees = [await read_tree(broker, child.decode()) for child in reversed(below)]
+    return [await read_stored(broker, session_id), *(each for tree in trees for each in tree)]
+
+
+def check_tree(tree: Sequence[StoredSession]) -> list[tuple[StoredSession, list[Finding]]]:
+    """Check sessions that were read together, with what subagents owe their parents; return each with its findings."""
+    reports = {
+        each.session_id: each.spawned_by
+        for each in tree
+        if each.spawned_by is not None and each.turns and each.active is None
+    }
+    return [
+        (
+            each,
+            check_history(
+                each.records,
+                active=each.active,
+                last=each.last,
+                reports=[reports[child] for child in each.children if child in reports],
+            ),
+        )
+        for each in tree
+    ]

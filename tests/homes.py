@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -14,9 +15,8 @@ from leaks import drop_keys, leaked_keys
 import api_shim as agents
 from api_shim.local import Place, current_host, place_of
 from broker.broker import Broker
-from broker.history_check import check_history
 from broker.settings import Settings
-from broker.stored_session import read_stored
+from broker.stored_session import check_tree, read_tree
 from workers.worker import TurnWorker
 
 
@@ -71,14 +71,10 @@ async def expect_clean_histories(broker: Broker) -> None:
     """Every session of a deployment, and each subagent's, is as the history checker wants it."""
     for shard in range(broker.settings.shards):
         (found,) = await broker.read(("ZRANGE", f"{broker.keys.base(shard)}sessions", 0, -1))
-        waiting = [session_id.decode() for session_id in found]
-        while waiting:
-            try:
-                stored = await read_stored(broker, waiting.pop())
-            except agents.SessionNotFoundError:
-                continue  # its retention is over
-            assert check_history(stored.records, active=stored.active, last=stored.last) == []
-            waiting += stored.children
+        for session_id in found:
+            with contextlib.suppress(agents.SessionNotFoundError):  # its retention is over
+                checked = check_tree(await read_tree(broker, session_id.decode()))
+                assert [finding for _, findings in checked for finding in findings] == []
 
 
 async def _embedded(kind: type[H]) -> AsyncIterator[H]:

@@ -21,6 +21,7 @@ _COMMANDS: Final = {
     "chat": "chat:chat",
     "watch": "watch:watch",
     "sessions": "sessions:sessions",
+    "check": "check:check",
 }
 
 

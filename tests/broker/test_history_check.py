@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any, Final
 
 import holders
@@ -17,7 +18,7 @@ from broker.protocol.events import Event, TextDelta
 from broker.protocol.wire import Position, decode, entry_tail, parse_stream_id
 from broker.seen_check import check_seen
 from broker.settings import Settings
-from broker.stored_session import StoredSession, read_stored
+from broker.stored_session import StoredSession, check_tree, read_stored
 
 CALLBACK: Final = "c-1"
 ANSWER: Final = {"type": "allow", "scope": "once"}
@@ -315,6 +316,19 @@ async def test_what_callers_were_told_is_held_against_the_log(told: StoredSessio
     assert codes(answers=[counted, counted]) == [("two_answers", resolved)]
     assert codes(answers=[AcceptedAnswer("c-2")]) == [("lost_answer", "c-2")]
     assert codes(answers=[AcceptedAnswer(CALLBACK, {"type": "deny"})]) == [("other_answer", resolved)]
+
+
+async def test_a_subagent_that_ended_without_telling_its_parent_is_found(told: StoredSession) -> None:
+    log = list(told.records)
+    calls_result = log[result(log, "entryCompleted")].body["entry"]["id"]
+
+    def codes(entry: str, **child: Any) -> list[list[tuple[str, str]]]:
+        below = replace(told, session_id="below", spawned_by=entry, **child)
+        checked = check_tree([replace(told, children=("below",)), below])
+        return [[(each.code, each.at) for each in findings] for _, findings in checked]
+
+    assert codes(calls_result) == [[], []]
+    assert codes("e-1") == [[("lost_report", "e-1")], []]
 
 
 # What an observer saw.

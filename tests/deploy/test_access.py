@@ -32,6 +32,7 @@ from broker.runs import Begun, Write
 from broker.scripting import Argument, load_script
 from broker.server import find_server, free_port
 from broker.settings import Settings
+from broker.stored_session import check_tree, read_tree
 from broker.transitions import NoRecord, Sent, SessionOptions
 from workers.worker import TurnWorker
 
@@ -52,7 +53,16 @@ WORKER_VERBS: Final = (
     "sweep",
     "expire",
 )
-CLIENT_MODULES: Final = ("api_shim/**/*.py", "broker/log.py", "broker/blobs.py", "broker/feed.py", "broker/live.py")
+CLIENT_MODULES: Final = (
+    *(
+        "api_shim/**/*.py",
+        "broker/log.py",
+        "broker/blobs.py",
+        "broker/feed.py",
+        "broker/live.py",
+        "broker/stored_session.py",
+    ),
+)
 AT_START: Final = {"info", "set", "select"}  # the check, and a URL's database number
 REFUSED: Final = "o permissions|The user executing the script can't|ACL failure in script"  # as versions word it
 
@@ -302,6 +312,7 @@ async def test_an_observer_reads_and_subscribes(opened: Opened, deployment: Depl
         state = await transitions.record(observer, session_id, turn)
         assert isinstance(state, transitions.OpenRecord)
         assert await transitions.tails(observer, [session_id]) == [state.last]
+        assert [findings for _, findings in check_tree(await read_tree(observer, session_id))] == [[]]
         assert [event async for event in read_events(observer, session_id)] != []
         async with aclosing(subscribe(observer, [observer.keys.live(session_id)])) as messages:
             assert await anext(messages) is None
