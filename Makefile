@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check bench clean
+.PHONY: demo test chaos check bench clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -15,6 +15,12 @@ demo: $(VENV)/.installed  ## one session, live: a question, a tool call, an appr
 
 test: $(VENV)/.installed  ## every test, on the embedded broker and on a real server
 	$(BIN)/python -m pytest
+
+SEED ?= 1
+PARTS ?= 10
+OLD ?= 1
+chaos: $(VENV)/.installed  ## kills, freezes, restarts, cuts over 5,000 turns: nothing is lost; under an hour (SEED= PARTS= TURNS= OLD= INTO=)
+	$(BIN)/python tests/chaos/run.py --seed $(SEED) --parts $(PARTS) --old $(OLD) $(if $(TURNS),--turns $(TURNS)) $(if $(INTO),--into $(INTO))
 
 check: $(VENV)/.installed  ## lint, format, types, module size
 	$(BIN)/ruff check .

@@ -31,6 +31,7 @@ class _End(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.other: _End | None = None
         self.waiting = bytearray()
+        self.gone = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
@@ -54,8 +55,8 @@ class _End(asyncio.Protocol):
         del self.waiting[:passing]
         if link.spare is not None:
             link.spare -= passing
-            if link.spare <= 0:
-                link.close()
+        if link.spare == 0 or (self.gone and not self.waiting):
+            link.close()
 
     def pause_writing(self) -> None:
         if self.other is not None and self.other.transport is not None:
@@ -66,8 +67,11 @@ class _End(asyncio.Protocol):
             self.other.transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        self.link.close()
         self.link.proxy.ended(self)
+        if self.waiting and self.way in self.link.held:
+            self.gone = True  # what it said last is on its way, and arrives late
+        else:
+            self.link.close()
 
 
 class Link:
@@ -127,8 +131,11 @@ class Link:
             self.spare = after
             return
         for end in (self._client, self._server):
+            end.waiting.clear()
+        for end in (self._client, self._server):
             if end.transport is not None:
-                end.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                with contextlib.suppress(OSError):  # one that has ended by itself
+                    end.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
                 end.transport.abort()
         self.close()
 

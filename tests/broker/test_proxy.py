@@ -107,6 +107,28 @@ async def test_what_is_held_comes_later_and_what_is_swallowed_never(proxy: Proxy
         assert await ask(streams, "five") == "FIVE"
 
 
+async def test_what_is_held_of_a_client_that_is_gone_arrives_late() -> None:
+    heard = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if await reader.read() == b"late":
+            heard.set()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server, Proxy(server.sockets[0].getsockname()[1]) as proxy:
+        async with dialled(proxy) as streams:
+            (link,) = await eventually(lambda: proxy.links, "it is connected")
+            link.hold("requests")
+            streams[1].write(b"late")
+            await eventually(lambda: bytes(link.waiting("requests")), "it waits")
+        await eventually(lambda: len(proxy.ends), "the client is gone", until=lambda ends: ends == 1)
+        assert not heard.is_set()
+        link.go_on()
+        async with asyncio.timeout(5):
+            await heard.wait()
+
+
 async def test_it_refuses_and_is_turned_to_another_broker(proxy: Proxy) -> None:
     proxy.refusing = True
     async with dialled(proxy) as streams:

@@ -1,0 +1,261 @@
+"""The verdict on a part: every log against the checker, the ledger and what clients were told; and what is left in the broker."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from crew import Crew
+from faults import Faults
+from leaks import leaked_keys
+from ledger import Effect
+from people import Told
+from recovery import able_since, recoveries
+from schedule import LEASE_S, Schedule
+from watchers import Seen
+
+from broker.blobs import read_records
+from broker.broker import Broker
+from broker.history_check import AcceptedAnswer, LogRecord, check_history
+from broker.protocol.callbacks import AllowApproval, DenyApproval, answer_to_wire
+from broker.seen_check import check_seen
+from broker.transitions import Raw
+
+BOUND_S: Final = LEASE_S + 5
+SAFE: Final = ("again",)
+"""Tools that are declared `retry_safe`."""
+
+
+@dataclass
+class Evidence:
+    """All that is known of a part."""
+
+    broker: Broker
+    schedule: Schedule
+    told: Told
+    effects: Mapping[str, Sequence[Effect]]
+    crew: Crew
+    faults: Faults
+
+
+class Verdict:
+    """What is wrong with a part, in sentences, and its numbers."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self.evidence = evidence
+        self.findings: list[str] = [*evidence.told.findings]
+        self.counts: Counter[str] = Counter()
+        self.late = 0
+        self._recovered: list[float] = []
+        self._tools: dict[str, tuple[str, Any]] = {}
+
+    async def ghosts(self) -> None:
+        """Once every turn has ended, nothing of a turn is left in the broker."""
+        broker = self.evidence.broker
+        base, client = broker.keys.base(0), broker.client
+        for pattern in (f"{base}queue:*", "arq:job:*", f"{base}open:*", f"{base}asked:*", f"{base}text:*"):
+            for key in await client.keys(pattern):
+                name = key.decode()
+                if not name.endswith((":wake", ":tick")):
+                    self.findings.append(f"ghost: {name} is left when every turn has ended")
+        for raw in await client.zrange(f"{base}active", 0, -1):
+            self.findings.append(f"ghost: session {raw.decode()} is in the list of active turns")
+        self.counts["dead letters"] = int(await client.zcard(f"{base}dead"))
+
+    async def leaks(self) -> None:
+        """Once every session has ended, every key has a TTL or is on the permanent list."""
+        broker = self.evidence.broker
+        for key in await leaked_keys(broker.client, broker.settings.prefix):
+            self.findings.append(f"leak: {key} has no TTL")
+
+    async def logs(self, watched: Sequence[Seen]) -> None:
+        """Hold every session's log, and its subagents', against the checker, the ledger and what clients were told."""
+        told = self.evidence.told
+        seen: dict[str, list[Seen]] = defaultdict(list)
+        for each in watched:
+            seen[each.session].append(each)
+            self.findings += [f"session {each.session}: {finding}" for finding in each.findings]
+            self.counts["observed events"] += len(each.events)
+            self.counts["observers' returns"] += each.returns
+        sessions = list(told.sessions)
+        while sessions:
+            session_id = sessions.pop()
+            sessions += await self._children(session_id)
+            records = await self._read(session_id)
+            self._check(session_id, records)
+            for each in seen[session_id]:
+                found = check_seen(each.events, records, ended=each.ended)
+                self.findings += [
+                    f"session {session_id}, observer: {one.code} at {one.at}: {one.said}" for one in found
+                ]
+            self._turns(session_id, records)
+            self._calls(session_id, records)
+            self._recoveries(session_id, records)
+        self._unknown_effects()
+        self._lives()
+
+    async def _children(self, session_id: str) -> list[str]:
+        broker = self.evidence.broker
+        found = await broker.client.zrange(broker.keys.of("children", session_id), 0, -1)
+        return [raw.decode() for raw in found]
+
+    async def _read(self, session_id: str) -> list[LogRecord]:
+        broker = self.evidence.broker
+        reply = await broker.client.xrange(broker.keys.of("log", session_id))
+        raws = [Raw(place.decode(), fields[b"e"]) for place, fields in reply]
+        marks = [fields.get(b"r", b"").decode() for _, fields in reply]
+        read = await read_records(broker, session_id, raws)
+        return [LogRecord(place, body, mark) for (place, body), mark in zip(read, marks, strict=True)]
+
+    def _check(self, session_id: str, records: Sequence[LogRecord]) -> None:
+        told = self.evidence.told
+        answers: dict[str, Any] = {}
+        for of, callback, answer in told.answers:
+            if of == session_id and answers.setdefault(callback, answer) != answer:
+                self._say(session_id, f"two clients were told of different answers to callback {callback}")
+        counted = [
+            AcceptedAnswer(name, answer_to_wire(each) if isinstance(each, AllowApproval | DenyApproval) else None)
+            for name, each in answers.items()
+        ]
+        sends = [each.turn for each in told.accepted if each.session == session_id]
+        for finding in check_history(records, sends=sends, answers=counted):
+            self._say(session_id, f"{finding.code} at {finding.at}: {finding.said}")
+
+    def _say(self, session_id: str, said: str) -> None:
+        self.findings.append(f"session {session_id}: {said}")
+
+    def _turns(self, session_id: str, records: Sequence[LogRecord]) -> None:
+        """What was sent stands in the log once; a turn ended as clients were told, and none failed."""
+        told = self.evidence.told
+        texts = Counter(_text(each.body) for each in records if each.body.get("type") == "entryCompleted")
+        for sent in (*told.accepted, *told.steers):
+            if sent.session == session_id and texts[sent.text] != 1:
+                self._say(session_id, f"{sent.text[:40]!r} was accepted and stands in the log {texts[sent.text]} times")
+        for sent in told.unsure:
+            if sent.session == session_id and texts[sent.text] > 1:
+                self._say(session_id, f"{sent.text[:40]!r} stands in the log {texts[sent.text]} times")
+        ends = {each.body["turnId"]: each.body["state"] for each in records if each.body.get("type") == "turnEnded"}
+        for state in ends.values():
+            self.counts[f"ended {state['type']}"] += 1
+            if state["type"] == "failed":
+                self._say(session_id, f"a turn failed: {state['error']}")
+        for of, turn, end in told.ends:
+            stored = ends.get(turn, {}).get("type")
+            if of == session_id and stored != end.lower():
+                self._say(session_id, f"turn {turn} ended as {stored}; a client was told {end}")
+        self.counts["turns"] += len(ends)
+        opened = {each.body.get("turnId") for each in records if each.body.get("type") == "callbackOpened"}
+        spawned = {
+            each.body.get("turnId")
+            for each in records
+            if (each.body.get("entry") or {}).get("name") == "agents.spawn" and each.body["type"] == "entryCompleted"
+        }
+        self.counts["parked"] += len((opened | spawned) & ends.keys())
+        self.counts["notices of lost workers"] += sum(_lost(each.body) for each in records)
+
+    def _calls(self, session_id: str, records: Sequence[LogRecord]) -> None:
+        """Each call's effect is in the ledger as its result says."""
+        entries = [each.body["entry"] for each in records if each.body.get("type") == "entryCompleted"]
+        calls = {each["toolCallId"]: each for each in entries if each["type"] == "toolCall"}
+        results = {each["toolCallId"]: each for each in entries if each["type"] == "toolResult"}
+        for call_id, call in calls.items():
+            kind, key = call["name"].removeprefix("client."), (call.get("arguments") or {}).get("key")
+            if call["name"] == "agents.spawn" or key is None:
+                continue
+            if key in self._tools:
+                self._say(session_id, f"call {key} stands in the logs twice: a step was decided again")
+            self._tools[key] = (kind, results.get(call_id))
+            self._effect(session_id, kind, key, results.get(call_id))
+
+    def _effect(self, session_id: str, kind: str, key: str, result: Any) -> None:
+        count = len(self.evidence.effects.get(key, ()))
+        self.counts["effects"] += count
+        if kind in SAFE:
+            self.counts["effects of retry_safe tools that came again"] += max(0, count - 1)
+        elif count > 1:
+            self._say(session_id, f"the tool of call {key} ({kind}) ran {count} times")
+        text = "" if result is None else "".join(block.get("text", "") for block in result["content"])
+        if kind == "client":
+            return
+        if text.startswith("ran ") and count == 0:
+            self._say(session_id, f"call {key} ({kind}) has a result, and the tool did not run")
+        if result is not None and not text.startswith("ran ") and kind != "fail":
+            self.counts[f"result: {text[:34]}"] += 1
+
+    def _recoveries(self, session_id: str, records: Sequence[LogRecord]) -> None:
+        """Another worker went on within the lease and 5 s; a broker that was away meanwhile had its own time."""
+        faults = self.evidence.faults
+        for kill, took in recoveries(session_id, records, faults.held):
+            self._recovered.append(took)
+            since = able_since(kill.at, faults.outages)
+            if took > BOUND_S:
+                self.late += 1
+            if kill.at + took - since > BOUND_S:
+                self._say(
+                    session_id,
+                    f"turn {kill.turn} stood still for {took:.1f} s after its worker was killed (at {kill.at:.3f}), "
+                    f"{kill.at + took - since:.1f} s of them with the broker there",
+                )
+
+    def _unknown_effects(self) -> None:
+        for key in self.evidence.effects.keys() - self._tools.keys():
+            self.findings.append(f"the tool of call {key} ran, and no log has the call")
+
+    def _lives(self) -> None:
+        """No process died of itself, and none had an error that it did not expect."""
+        for life in self.evidence.crew.lives:
+            lines = list(life.lines())
+            texts = [line["text"] for line in lines if "text" in line]
+            at_point = any(text.startswith("fault ") for text in texts)
+            self.counts["deaths at fault points"] += at_point
+            self.counts["processes"] += 1
+            started = any(line.get("event") == "worker_started" for line in lines)
+            refused = any("BrokerUnavailableError" in text or "cannot be reached" in text for text in texts)
+            if not started and (refused or life.version == "old"):
+                self.counts["starts while the broker was away"] += (
+                    1  # it says so and exits; a supervisor starts another
+                )
+            elif not started and life.drained is not None and life.status == -signal.SIGTERM:
+                self.counts["drained before they listened"] += 1
+            elif life.status not in (None, 0) and not life.killed and not at_point:
+                last = " | ".join(texts[-3:])
+                self.findings.append(f"worker {life.number} ({life.version}) ended with status {life.status}: {last}")
+            if life.status == 0 and life.drained is None:
+                self.findings.append(f"worker {life.number} ({life.version}) left of itself")
+            if life.version == "head":
+                for line in lines:
+                    if (
+                        line.get("event") in ("run_failed", "loop_failed", "turn_failed")
+                        or line.get("level") == "error"
+                    ):
+                        self.findings.append(f"worker {life.number}: {line}")
+
+    def report(self) -> dict[str, Any]:
+        """Return all of it as JSON holds it."""
+        told, faults = self.evidence.told, self.evidence.faults
+        times = sorted(self._recovered)
+        return {
+            "seed": self.evidence.schedule.seed,
+            "findings": self.findings,
+            "counts": dict(sorted((self.counts + told.counts).items())),
+            "faults": dict(sorted(faults.counts.items())),
+            "recoveries": [round(each, 3) for each in times],
+            "late": self.late,
+            "outages": faults.outages,
+            "accepted": len(told.accepted),
+        }
+
+
+def _text(body: Mapping[str, Any]) -> str:
+    entry = body["entry"]
+    if entry.get("type") != "message" or entry.get("role") != "user":
+        return ""
+    return "".join(block.get("text", "") for block in entry["content"])
+
+
+def _lost(body: Mapping[str, Any]) -> bool:
+    details = body.get("details")
+    return body.get("type") == "notice" and isinstance(details, dict) and details.get("reason") == "worker_lost"
