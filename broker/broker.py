@@ -47,13 +47,22 @@ class Broker:
         self.database = int(self._pool.connection_kwargs.get("db") or 0)
         self.keys = Keys(settings.prefix, self.database)
         self.client: aioredis.Redis = aioredis.Redis(connection_pool=self._pool)
-        self.commands = Pipeline(lambda: self.connection(timeout=None), settings.socket_timeout)
-        self.reads = Pipeline(lambda: self.connection(timeout=None), settings.socket_timeout)
+        self.suspicions = 0
+        """How often a reply did not come in time: whoever has a connection of its own asks whether that one still answers."""
+        self.commands, self.reads = (
+            Pipeline(lambda: self.connection(timeout=None), settings.socket_timeout, self._suspect) for _ in range(2)
+        )
 
     def connection(self, *, timeout: float | None) -> aioredis.Connection:
         """Return a connection of its own, not yet open, whose replies may take `timeout` seconds (None: for ever)."""
         options = {**self._pool.connection_kwargs, "socket_timeout": timeout}
         return cast("aioredis.Connection", self._pool.connection_class(**options))
+
+    def _suspect(self) -> None:
+        """One connection was half-open, so that its reply never came; then the others are likely to be, too."""
+        self.suspicions += 1
+        self.commands.distrust()
+        self.reads.distrust()
 
     async def run(
         self,

@@ -25,6 +25,9 @@ _logger = logging.getLogger(__name__)
 PING_S: Final = 5.0
 """Silence after which the connection is pinged."""
 
+_SUSPECTED_S: Final = 1.0
+"""How long a ping may take once another connection of this process was found to be half-open."""
+
 _TICK_S: Final = 1.0
 _CHANNELS_AT_ONCE: Final = 500
 _BACKOFF_S: Final = (0.05, 1.0)
@@ -147,8 +150,9 @@ class Feed:
 
     async def _ask(self, connection: aioredis.Connection, connected: float) -> None:
         clock = asyncio.get_running_loop().time
-        answer_s = self._broker.settings.socket_timeout
+        answer_s = patience = self._broker.settings.socket_timeout
         pinged: float | None = None
+        suspicions = self._broker.suspicions
         while self._wanted:
             try:
                 async with asyncio.timeout(_TICK_S):
@@ -165,8 +169,10 @@ class Feed:
                 last_word = max(self._last_word, connected)
                 if pinged is not None and last_word >= pinged:
                     pinged = None
-                if pinged is None and clock() - last_word >= PING_S:
-                    pinged = clock()
+                suspected = self._broker.suspicions != suspicions
+                if pinged is None and (suspected or clock() - last_word >= PING_S):
+                    pinged, suspicions = clock(), self._broker.suspicions
+                    patience = _SUSPECTED_S if suspected else answer_s
                     await connection.send_command("PING")
-            if pinged is not None and clock() - pinged > answer_s:
+            if pinged is not None and clock() - pinged > patience:
                 raise redis_errors.ConnectionError("the subscription connection is half-open: a ping got no answer")

@@ -70,12 +70,17 @@ class Pipeline:
     """Sends commands and scripts over one connection of its own, in the order in which they were issued.
 
     Replies are as the protocol has them: bytes, ints and lists. `connect` makes a connection, not yet open, without a timeout;
-    a batch must be answered within `timeout` seconds. A broken connection is dropped, and the next batch opens another.
+    a batch must be answered within `timeout` seconds; `unanswered` is called when it was not. A broken connection is dropped,
+    and the next batch opens another.
     """
 
-    def __init__(self, connect: Callable[[], aioredis.Connection], timeout: float) -> None:
+    def __init__(
+        self, connect: Callable[[], aioredis.Connection], timeout: float, unanswered: Callable[[], None] = lambda: None
+    ) -> None:
         self._connect = connect
         self._timeout = timeout
+        self._unanswered = unanswered
+        self._distrusted = False
         self._connection: aioredis.Connection | None = None
         self._waiting: deque[_Call] = deque()
         self._sender: asyncio.Task[None] | None = None
@@ -151,6 +156,9 @@ class Pipeline:
         connection = self._connection or self._connect()
         self._connection = None  # until its replies are read, nobody may use it
         try:
+            if self._distrusted:
+                self._distrusted = False
+                await connection.disconnect(nowait=True)
             async with asyncio.timeout(self._timeout):
                 if not connection.is_connected:
                     await connection.connect()  # type: ignore[no-untyped-call] # redis-py has no types here
@@ -161,6 +169,7 @@ class Pipeline:
         except BaseException as error:
             await connection.disconnect(nowait=True)
             if isinstance(error, TimeoutError):
+                self._unanswered()
                 raise redis_errors.TimeoutError(f"no reply within {self._timeout:g} s") from None
             raise
         self._connection = connection
@@ -171,6 +180,10 @@ class Pipeline:
             return await connection.read_response()
         except redis_errors.ResponseError as refused:
             return refusal(refused)
+
+    def distrust(self) -> None:
+        """Send the next batch over a new connection."""
+        self._distrusted = True
 
     async def close(self) -> None:
         """Stop sending; what waits is cancelled."""

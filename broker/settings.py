@@ -92,8 +92,11 @@ class Settings(BaseSettings):
     command_budget: Annotated[float, Field(gt=0)] = 10.0
     """How long a client's command is retried while the broker is away, before it raises."""
 
-    socket_timeout: Annotated[float, Field(gt=0)] = 5.0
-    """How long one reply of the broker may take. Blocking commands have a connection and a limit of their own."""
+    socket_timeout: Annotated[float, Field(gt=0)] = 4.0
+    """How long one reply of the broker may take: less than the 5 s within which work goes on after an outage.
+
+    Blocking commands have a connection and a limit of their own.
+    """
 
     connect_timeout: Annotated[float, Field(gt=0)] = 3.0
     """How long a connection may take to open."""

@@ -1,0 +1,110 @@
+"""A broker in trouble under load: no process dies, work goes on within five seconds of its return, and observers miss nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import redis
+from load import RETURN_S, clerk_of, expect_alive, ground, running
+from proxy import Proxy
+from real_server import RealServer, serving
+
+import api_shim as agents
+from api_shim.local import place_of
+from broker.server import free_port
+
+KEPT = ("--appendonly", "yes", "--appendfsync", "always")
+
+
+async def frozen(server: RealServer) -> None:
+    server.process.send_signal(signal.SIGSTOP)
+    await asyncio.sleep(2.5)
+    server.process.send_signal(signal.SIGCONT)
+
+
+async def read_only(server: RealServer) -> None:
+    with redis.Redis(port=server.port) as admin:
+        admin.replicaof("127.0.0.1", str(free_port()))
+        await asyncio.sleep(2.5)
+        admin.replicaof("NO", "ONE")
+
+
+@pytest.mark.parametrize("trouble", [frozen, read_only])
+async def test_a_server_that_does_not_answer_or_takes_no_writes(
+    trouble: Callable[[RealServer], Awaitable[None]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For longer than a lease."""
+    with serving(tmp_path) as server:
+        async with ground(server.url, monkeypatch) as (fleet, load), running(fleet) as worker:
+            await load.begin()
+
+            await trouble(server)
+
+            await load.expect_to_go_on()
+            await load.expect_everything()
+            expect_alive(worker)
+
+
+async def test_a_server_that_restarts_and_loads_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    port = free_port()
+    with serving(tmp_path, *KEPT, port=port) as server:
+        async with ground(server.url, monkeypatch) as (fleet, load), running(fleet) as worker:
+            await load.begin()
+            server.process.kill()
+            server.process.wait()
+
+            slowly = ("--key-load-delay", "20000", "--loading-process-events-interval-bytes", "1024")
+            started = time.monotonic()
+            with serving(tmp_path, *KEPT, *slowly, port=port):
+                assert time.monotonic() - started > 1, "it has loaded for a while"
+                await load.expect_to_go_on()
+                await load.expect_everything()
+                expect_alive(worker)
+
+
+async def test_connections_that_are_half_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is sent over them is lost, and nothing says so: each is found out by a reply that does not come."""
+    with serving(tmp_path) as server:
+        async with (
+            Proxy(server.port) as proxy,
+            ground(proxy.url, monkeypatch) as (fleet, load),
+            running(fleet) as worker,
+        ):
+            await load.begin(1000)
+
+            proxy.swallow()
+
+            await load.expect_to_go_on(within=RETURN_S + place_of(proxy.url).broker.settings.socket_timeout)
+            await load.expect_everything()
+            expect_alive(worker)
+
+
+async def test_a_full_server_takes_nothing_new_and_lets_what_runs_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(tmp_path) as server, redis.Redis(port=server.port) as admin:
+        async with ground(server.url, monkeypatch) as (fleet, load), running(fleet) as worker:
+            await load.begin()
+            at_tool = await clerk_of(server.url).start_session()
+            tool = await at_tool.send_message("tool 60")
+            async for event in at_tool.iter_events():
+                if isinstance(event, agents.EntryAdded) and isinstance(event.entry, agents.ToolResultEntry):
+                    break
+
+            admin.config_set("maxmemory", 1)
+
+            for new in (load.idle.session.send_message("hello"), clerk_of(server.url).start_session()):
+                with pytest.raises(agents.SessionBusyError, match="out of memory"):
+                    await asyncio.wait_for(new, 1)
+            assert await tool.interrupt() == tool
+            assert isinstance(await tool.result(timeout=1), agents.Interrupted)
+            await load.answer()
+            await load.expect_everything()
+            admin.config_set("maxmemory", 0)
+            assert isinstance(await at_tool.run("hello", timeout=5), agents.Completed)
+            expect_alive(worker)
