@@ -7,12 +7,15 @@ transitions (`scripts/include/enqueue.lua`), never arq's `enqueue_job`: when the
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
+import redis.exceptions as redis_errors
 
 from broker.broker import Broker
 from broker.keys import new_id
@@ -20,6 +23,10 @@ from broker.keys import new_id
 _UUID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _JOB_ID: Final = re.compile(rf"\{{s(\d+)\}}.*?(\1-{_UUID}):({_UUID}):(\d+)")
 """The tag's shard begins the session's id: that tells where a prefix ends, whatever it ends with."""
+
+
+TOKEN_MS: Final = 60_000
+"""How long wake tokens live, as `scripts/include/enqueue.lua` has it too."""
 
 
 class BadJobError(ValueError):
@@ -107,6 +114,17 @@ async def renew(
 async def leave(broker: Broker, queue: str, *, worker: str, agent: str, budget: float) -> None:
     """Take the worker out of the listing of those that serve `agent`."""
     await broker.run("leave", queue, budget=budget, worker=worker, agent=agent)
+
+
+async def hand_on(broker: Broker, wake: str, job_id: str) -> None:
+    """Give a wake token back for another worker to take, to live as long as a new one.
+
+    A token is only a hint: where a full broker refuses it, workers find the job when they look at the queue.
+    """
+    with contextlib.suppress(redis_errors.ResponseError):
+        await asyncio.gather(
+            broker.commands.command("LPUSH", wake, job_id), broker.commands.command("PEXPIRE", wake, TOKEN_MS)
+        )
 
 
 async def sweep(broker: Broker, shard: int) -> int:

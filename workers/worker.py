@@ -188,7 +188,7 @@ class TurnWorker(Worker):
                     continue
                 wake, job_id = token
                 if self.stopping.is_set():
-                    await self.broker.commands.command("LPUSH", wake, job_id)  # handed on: this worker leaves,
+                    await queue.hand_on(self.broker, wake, job_id)  # this worker leaves,
                     await asyncio.get_running_loop().create_future()  # and pops no more until `main` ends it
                 busy = self.job_counter * 2 >= self.max_jobs or self._claiming.locked()
                 if not busy and job_id not in self.tasks:
@@ -197,7 +197,7 @@ class TurnWorker(Worker):
                 if self.job_counter < self.max_jobs:
                     self._due.set()
                     continue
-                await self.broker.commands.command("LPUSH", wake, job_id)  # handed on: others have slots
+                await queue.hand_on(self.broker, wake, job_id)  # others have slots
                 while self.job_counter >= self.max_jobs:
                     await asyncio.wait(self.tasks.values(), return_when=asyncio.FIRST_COMPLETED)
 

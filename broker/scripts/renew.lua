@@ -7,10 +7,12 @@
 --@include session enqueue queue
 local queue, span = KEYS[1], tonumber(lease)
 tick(queue, span)
-redis.call('ZADD', base .. 'workers', int(now + span), worker)
-redis.call('ZADD', base .. 'workers:' .. agent, int(now + span), worker)
-redis.call('ZREMRANGEBYSCORE', base .. 'workers', '-inf', '(' .. int(now))
-redis.call('ZREMRANGEBYSCORE', base .. 'workers:' .. agent, '-inf', '(' .. int(now))
+-- Whoever serves says so again long before a day is over; where nobody does, nothing is left.
+for _, listing in ipairs({base .. 'workers', base .. 'workers:' .. agent}) do
+  redis.call('ZADD', listing, int(now + span), worker)
+  redis.call('ZREMRANGEBYSCORE', listing, '-inf', '(' .. int(now))
+  redis.call('PEXPIRE', listing, int(math.max(span * 4, 86400000)))
+end
 redis.call('HSET', base .. 'worker:' .. worker, 'slots', slots, 'version', version, 'agent:' .. agent, int(now))
 redis.call('PEXPIRE', base .. 'worker:' .. worker, int(span * 4))
 local lost = {}

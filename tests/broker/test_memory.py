@@ -299,6 +299,14 @@ async def test_a_title_is_not_changed(broker: Broker) -> None:
     assert await fields(broker, session_id, "title", "n") == ['"old"', "0"]
 
 
+async def test_a_token_that_nobody_can_hand_on_is_let_go(broker: Broker) -> None:
+    await fill(broker)
+
+    await queue.hand_on(broker, f"{broker.keys.queue(0, 'agent')}:wake", "job")
+
+    assert await broker.client.keys("full:*") == []
+
+
 async def test_reading_goes_on(broker: Broker) -> None:
     holder = await running(broker)
     await fill(broker)

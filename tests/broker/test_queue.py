@@ -260,6 +260,14 @@ async def test_a_lapsed_job_whose_turn_moved_on_is_dropped(broker: Broker) -> No
     assert await keys_of(broker, "job") == [f"arq:job:{waiting[0]}"]
 
 
+async def test_a_token_that_is_handed_on_lives_no_longer_than_others(broker: Broker) -> None:
+    wake = f"{queue_key(broker)}:wake"
+    await queue.hand_on(broker, wake, "job")
+
+    assert await command(broker, "LRANGE", wake, 0, -1) == [b"job"]
+    assert 0 < await command(broker, "PTTL", wake) <= 60_000
+
+
 # Renew: registration, and what was lost.
 
 
@@ -271,6 +279,8 @@ async def test_renew_registers_the_worker(broker: Broker) -> None:
     assert await command(broker, "ZRANGE", f"{base}workers:agent", 0, -1) == [b"w5"]
     assert await command(broker, "HMGET", f"{base}worker:w5", "slots", "version") == [b"3", b"1"]
     assert 0 < await command(broker, "PTTL", f"{base}worker:w5") <= lease_ms(broker) * 4
+    for listing in ("workers", "workers:agent"):  # else those of an agent that nobody serves any more stay for ever
+        assert lease_ms(broker) * 4 < await command(broker, "PTTL", base + listing) <= 86_400_000
     await move_clock(broker, lease_ms(broker) + 1)
     await renew(broker, worker="w6")
     assert await command(broker, "ZRANGE", f"{base}workers:agent", 0, -1) == [b"w6"]
