@@ -12,7 +12,8 @@ from typing import Any
 import hypothesis
 import pytest
 import structlog
-from leaks import drop_keys, expect_no_tasks, leaked_keys
+from leaks import drop_keys, expect_no_tasks, lasting_keys, leaked_keys
+from process_leaks import Outliving, expect_released, held
 from real_server import RealServer, serving
 from structlog.testing import capture_logs
 from tool_servers import Case, address, serving_tools
@@ -40,8 +41,33 @@ def real_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServer
         yield server
 
 
+_outliving = Outliving()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register what must see every fixture: of a session's, pytest tells no conftest below the root."""
+    config.pluginmanager.register(_outliving)
+
+
 @pytest.fixture(autouse=True)
-async def _no_task_is_left() -> AsyncIterator[None]:
+def _nothing_is_held(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Outermost: what comes after it is over when it looks, the event loop and every other fixture."""
+    before = held()
+    stored = _keys(request)
+    yield
+    if request.node.get_closest_marker("beside"):
+        return
+    expect_released(before | _outliving.lines)
+    assert _keys(request) - stored == set(), "keys that nothing has dropped"
+
+
+def _keys(request: pytest.FixtureRequest) -> set[str]:
+    """The keys without a TTL on the server that all tests share, if this one uses it."""
+    return lasting_keys(request.getfixturevalue("real_server").url) if "real_server" in request.fixturenames else set()
+
+
+@pytest.fixture(autouse=True)
+async def _no_task_is_left(_nothing_is_held: None) -> AsyncIterator[None]:
     yield
     await expect_no_tasks()
 
@@ -62,8 +88,7 @@ async def _opened(settings: Settings, embedded: EmbeddedServer | None) -> AsyncI
     broker = Broker(settings, embedded)
     try:
         yield broker
-        if embedded is None:
-            assert await leaked_keys(broker.client, settings.prefix) == []
+        assert await leaked_keys(broker.client, settings.prefix) == []
     finally:
         if embedded is None:
             await drop_keys(broker.client, settings.prefix)
@@ -86,6 +111,13 @@ async def redis_broker(real_server: RealServer) -> AsyncIterator[Broker]:
     """Open a broker on the real server, under a prefix of its own."""
     async with _opened(Settings(redis_url=real_server.url, prefix=_prefix()), None) as broker:
         yield broker
+
+
+@pytest.fixture
+def env(redis_broker: Broker) -> dict[str, str]:
+    """What names the real server and a prefix of its own to other processes."""
+    settings = redis_broker.settings
+    return {"TURNSTREAM_REDIS_URL": settings.redis_url or "", "TURNSTREAM_PREFIX": settings.prefix}
 
 
 @pytest.fixture(params=["embedded", "redis"])

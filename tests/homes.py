@@ -83,6 +83,7 @@ async def _embedded(kind: type[H]) -> AsyncIterator[H]:
         yield home
         if not home.spoilt:
             await expect_clean_histories(home.broker)
+        assert await leaked_keys(home.broker.client, home.broker.settings.prefix) == []
     finally:
         await home.place.close()
 

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from real_server import RealServer
 
 ROOT = Path(__file__).parent.parent
 PAGES = "".join((ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "docs/agents.md"))
@@ -44,12 +43,11 @@ def test_a_sample_prints_what_the_readme_says(number: str, code: str, printed: s
 
 @pytest.mark.parametrize(("number", "code", "printed"), SAMPLES)
 def test_a_sample_prints_the_same_against_a_worker(
-    number: str, code: str, printed: str, tmp_path: Path, real_server: RealServer
+    number: str, code: str, printed: str, tmp_path: Path, env: dict[str, str]
 ) -> None:
     program = tmp_path / f"sample_{number}.py"
     program.write_text(code, encoding="utf-8")
     name = re.findall(r"^(\w+) = agents\.Agent\(", code, re.MULTILINE)[0]
-    env = {"TURNSTREAM_REDIS_URL": real_server.url, "TURNSTREAM_PREFIX": f"readme{number}:"}
     worker = subprocess.Popen(
         [sys.executable, "-m", "api_shim.cli", "worker", f"sample_{number}:{name}", "--grace", "0"],
         cwd=tmp_path,

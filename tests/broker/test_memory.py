@@ -28,7 +28,7 @@ from holders import (
     writing,
 )
 from holders import answer as allow
-from leaks import drop_keys
+from leaks import drop_keys, leaked_keys
 from real_server import RealServer, serving
 from test_spawn import child_of, end_of, family, finish, spawn
 
@@ -53,6 +53,7 @@ async def broker(small_server: RealServer) -> AsyncIterator[Broker]:
     broker = Broker(Settings(redis_url=small_server.url, prefix="full:"))
     try:
         yield broker
+        assert await leaked_keys(broker.client, "full:") == []
     finally:
         await free(broker)
         await drop_keys(broker.client, "full:")

@@ -127,6 +127,7 @@ def runs(request: pytest.FixtureRequest, real_server: RealServer) -> Iterator[Ru
             workers.stop()
 
 
+@pytest.mark.beside
 @pytest.mark.parametrize("where", ["embedded", "workers"])
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_prints_its_story(runs: Runs, where: str, name: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 import redis.asyncio as aioredis
 from fleet import Fleet
-from leaks import drop_keys
+from leaks import drop_keys, leaked_keys
 from real_server import RealServer
 
 import api_shim as agents
@@ -21,11 +21,15 @@ async def fleet(real_server: RealServer, monkeypatch: pytest.MonkeyPatch) -> Asy
     fleet = Fleet(real_server.url, f"f{uuid.uuid4().hex[:8]}:")
     monkeypatch.setenv("TURNSTREAM_PREFIX", fleet.prefix)
     agents.connect(fleet.url)
-    yield fleet
-    await place_of(fleet.url).close()
-    agents.connect(None)
     async with aioredis.Redis.from_url(fleet.url) as client:
-        await drop_keys(client, fleet.prefix)
+        try:
+            yield fleet
+            leaked = await leaked_keys(client, fleet.prefix)
+            assert [key for key in leaked if not key.startswith(f"{fleet.prefix}effect:")] == []  # what its tools count
+        finally:
+            await place_of(fleet.url).close()
+            agents.connect(None)
+            await drop_keys(client, fleet.prefix)
 
 
 @pytest.fixture

@@ -7,25 +7,17 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import Terminal, folder_of_agents, own_prefix, read_until, run, session_of, start, worker
-from real_server import RealServer, serving
+from commands import Terminal, folder_of_agents, read_until, run, session_of, start, worker
+from real_server import serving
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     """Return a folder with a module of agents."""
     return folder_of_agents(tmp_path)
-
-
-@pytest.fixture
-def env(real_server: RealServer) -> Iterator[dict[str, str]]:
-    """Yield what names the real server, under a prefix of its own."""
-    with own_prefix(real_server) as named:
-        yield named
 
 
 # demo

@@ -67,6 +67,7 @@ def test_a_spoilt_session_is_named_with_the_place_and_harmless_text(
     with redis.Redis.from_url(real_server.url) as client:
         for kind in ("session", "log"):
             client.copy(f"{base}{kind}:{session}", f"{base}{kind}:{spoilt}")
+            client.expire(f"{base}{kind}:{spoilt}", 60)
         log = f"{base}log:{spoilt}"
         n, _, ms = client.xrevrange(log, count=1)[0][0].decode().partition("-")
         wrong = json.dumps({"type": "callbackResolved", "callbackId": "\x1b[2J\x9b31m\nc"})
