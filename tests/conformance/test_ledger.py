@@ -7,6 +7,10 @@ import re
 from functools import cache
 from pathlib import Path
 
+import pytest
+
+from broker.settings import Settings
+
 ROOT = Path(__file__).parent.parent.parent
 LEDGER = ROOT / "docs" / "conformance.md"
 
@@ -47,8 +51,9 @@ def test_every_named_test_exists() -> None:
     assert missing == []
 
 
-def test_the_field_cases_name_tests_that_exist() -> None:
-    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(test_\w+))?`", (ROOT / "docs" / "field-cases.md").read_text())
+@pytest.mark.parametrize("page", ["field-cases.md", "promises.md"])
+def test_a_page_names_tests_that_exist(page: str) -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(test_\w+))?`", (ROOT / "docs" / page).read_text())
 
     assert len(named) > 20
     missing = [
@@ -57,3 +62,19 @@ def test_the_field_cases_name_tests_that_exist() -> None:
         if not (ROOT / path).is_file() or (name and name not in functions_in(path))
     ]
     assert missing == []
+
+
+def test_each_promise_says_what_it_needs_what_it_costs_and_what_holds_it() -> None:
+    page = (ROOT / "docs" / "promises.md").read_text()
+    promises = re.findall(r"^### (\d+)\. .+\n\n((?:.+\n)+)\n((?:.+\n)+)", page, re.MULTILINE)
+    known = {
+        *Settings.model_fields,
+        *re.findall(r"^(?:# (?=min-))?([a-z-]+) \S", (ROOT / "deploy" / "redis.conf").read_text(), re.MULTILINE),
+    }
+
+    assert [int(number) for number, _, _ in promises] == list(range(1, len(promises) + 1))
+    assert len(promises) == page.count("\n### ")
+    for number, _, kept in promises:
+        assert re.match(r"- Needs: (?s:.+)^- Loss budget: (?s:.+)^- Held by: `tests/", kept, re.MULTILINE), number
+        needs = kept.partition("\n- Loss budget")[0]
+        assert {name.split()[0] for name in re.findall(r"`([^`]+)`", needs)} <= known, number
