@@ -10,10 +10,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from api_shim.handlers import HandlerContext
-from api_shim.listing import SessionInfo, list_sessions
+from api_shim.listing import SessionInfo, list_dead_letters, list_sessions
 from api_shim.local import connect, current_host
 from api_shim.session import Session
 from api_shim.turn import Turn
+from broker.dead_letters import DeadLetter
 from broker.protocol.callbacks import (
     AllowApproval,
     ApprovalRequest,
@@ -260,6 +261,7 @@ __all__ = [
     "ContentBlock",
     "ContextMessage",
     "ContextNote",
+    "DeadLetter",
     "DenyApproval",
     "Depends",
     "EmbeddedResourceContentBlock",
@@ -364,6 +366,7 @@ __all__ = [
     "UserMessage",
     "client_tool",
     "connect",
+    "list_dead_letters",
     "list_sessions",
     "register_scripted",
     "reject",

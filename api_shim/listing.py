@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Literal
 from api_shim.arguments import check_limit
 from api_shim.local import Host, current_host, place_of
 from broker.broker import Broker
+from broker.dead_letters import DeadLetter, list_letters
 from broker.log import read_events
 from broker.protocol.entries import HistoryEntry
 from broker.protocol.events import EntryCompleted
@@ -108,6 +110,23 @@ async def children_of(broker: Broker, session_id: str) -> list[str]:
     listed = ("ZREVRANGE", broker.keys.of("children", session_id), 0, -1)
     (found,) = await broker.read(listed, said=_unanswered(session_id))
     return [child.decode() for child in found]
+
+
+async def list_dead_letters(*, host: Host = None, limit: int | None = None) -> AsyncIterator[DeadLetter]:
+    """Yield the turns in the dead letters, those that died last first. `host` None: where this process runs.
+
+    `turn.retry()` gives one another chance.
+    """
+    check_limit(limit)
+    place = place_of(host or current_host())
+    await place.ready()
+    left = limit
+    async with contextlib.aclosing(list_letters(place.broker)) as letters:
+        async for letter in letters:
+            if left is not None and left <= 0:
+                return
+            left = None if left is None else left - 1
+            yield letter
 
 
 async def _of_shard(broker: Broker, key: str) -> AsyncGenerator[tuple[float, str], None]:

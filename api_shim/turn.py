@@ -14,11 +14,11 @@ from api_shim.arguments import check_wait
 from api_shim.sends import build_message
 from api_shim.states import TurnRead, lost_turn, read_turn
 from api_shim.waits import Wait, WaitOptions, after_position
-from broker import transitions
+from broker import dead_letters, transitions
 from broker.protocol.content import ImageContentBlock, TextContentBlock
 from broker.protocol.errors import SessionNotFoundError
 from broker.protocol.events import Event, TurnEnded
-from broker.protocol.records import AlreadySettled, Answered, NotFound, TurnConflict, TurnState, parse_output
+from broker.protocol.records import AlreadySettled, Answered, Busy, NotFound, TurnConflict, TurnState, parse_output
 from broker.protocol.values import clean_text
 from broker.protocol.wire import START, format_cursor
 
@@ -137,6 +137,18 @@ class Turn:
             if not self._sent:
                 raise
             raise lost_turn(self._session.id, self._id) from missing
+
+    async def retry(self) -> Turn | Busy:
+        """Take this turn out of the dead letters: start a new one with its input, and return that; a repeat returns it again.
+
+        `Busy` when another turn is active. Raises `TurnNotFoundError` when it is not in the dead letters,
+        `UnsupportedSessionProcedureError` for a subagent's, `SessionTerminatedError`, `SessionBusyError`.
+        """
+        place = await self._session._place()  # noqa: SLF001 - a turn is part of its session's handle
+        retried = await dead_letters.retry(place.broker, self._session.id, self._id)
+        if isinstance(retried, transitions.ActiveTurn):
+            return Busy(Turn(self._session, retried.turn or "", sent=True))
+        return Turn(self._session, retried.turn, started=True, sent=True)
 
     async def interrupt(self) -> Turn | TurnConflict:
         """Stop this turn; the session stays open. `TurnConflict` when it is not the active one."""

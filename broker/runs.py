@@ -57,7 +57,7 @@ async def begin(
     after: str,
     page: int,
     lease: float | None = None,
-) -> Begun | Literal["dropped", "taken", "newer", "dead"]:
+) -> Begun | Literal["dropped", "taken", "newer", "later", "dead"]:
     """Take a claimed job up: count the attempt, write the fence, read the log's first `page` records after `after`.
 
     With a `lease` (seconds) the job is claimed in the same call; `taken` when it is not in its queue any more.
@@ -89,6 +89,8 @@ async def begin(
             return "taken"
         case b"newer":
             return "newer"
+        case b"later":
+            return "later"
         case b"dead":
             return "dead"
         case _:

@@ -30,32 +30,38 @@ class StoredSession:
         return tuple(each.body.get("turnId", "") for each in self.records if each.body.get("type") == "turnStarted")
 
 
+def _unread(session_id: str) -> str:
+    return f"Session {session_id}: its log could not be read"
+
+
+async def read_log(broker: Broker, session_id: str, first: str, last: str) -> list[LogRecord]:
+    """Read a log from one id to another, both too. Raises `BrokerUnavailableError`."""
+    log, records, complete = broker.keys.of("log", session_id), list[LogRecord](), False
+    while not complete:
+        (page,) = await broker.read(("XRANGE", log, first, last, "COUNT", _PAGE), said=_unread(session_id))
+        runs = {at.decode(): b"".join(more[3:4]).decode() for at, more in page}
+        for at, body in await read_records(broker, session_id, [Raw(at.decode(), more[1]) for at, more in page]):
+            records.append(LogRecord(at, body, runs[at]))
+        complete = len(page) < _PAGE
+        first = first if complete else f"({records[-1].id}"
+    return records
+
+
 async def read_stored(broker: Broker, session_id: str) -> StoredSession:
     """Read a session's log to where its fields say that it ends. Raises `SessionNotFoundError`, `BrokerUnavailableError`."""
-    key, log = session_key(broker, session_id), broker.keys.of("log", session_id)
-    said = f"Session {session_id}: its log could not be read"
+    key = session_key(broker, session_id)
     # One after the other: what is appended meanwhile lies behind `last`, and is left for the next reader.
     fields, below = await broker.read(
         ("HMGET", key, "n", "ms", "turn", "spawn_entry"),
         ("ZREVRANGE", broker.keys.of("children", session_id), 0, -1),
-        said=said,
+        said=_unread(session_id),
     )
     n, ms, turn, entry = (None if field is None else field.decode() for field in fields)
     if n is None:
         raise no_session(session_id)
-    records: list[LogRecord] = []
-    after, complete = "-", False
-    while not complete:
-        (page,) = await broker.read(("XRANGE", log, after, f"{n}-{ms}", "COUNT", _PAGE), said=said)
-        runs = {place.decode(): b"".join(more[3:4]).decode() for place, more in page}
-        for place, body in await read_records(broker, session_id, [Raw(at.decode(), more[1]) for at, more in page]):
-            records.append(LogRecord(place, body, runs[place]))
-        complete = len(page) < _PAGE
-        if not complete:
-            after = f"({records[-1].id}"
     return StoredSession(
         session_id=session_id,
-        records=tuple(records),
+        records=tuple(await read_log(broker, session_id, "-", f"{n}-{ms}")),
         last=f"{n}-{ms}",
         active=turn or None,
         children=tuple(child.decode() for child in reversed(below)),

@@ -73,9 +73,10 @@ _REFUSALS: Final[dict[str, tuple[type[AgentsError], str]]] = {
 }
 
 
-async def _session_verb(
+async def session_verb(
     broker: Broker, verb: str, session_id: str, rest: Iterable[Argument] = (), **arguments: Argument
 ) -> list[Any]:
+    """Run a verb of one session; what its script refuses in words of the table above is raised."""
     key = session_key(broker, session_id)
     reply = await broker.run(verb, key, rest, budget=None, sid=session_id, **arguments)
     refusal = _REFUSALS.get(reply[0].decode())
@@ -200,7 +201,7 @@ async def start(broker: Broker, session_id: str, message: Message, *, key: str |
     `SessionIdempotencyConflictError` (the key with another message), `SessionBusyError`, `BrokerUnavailableError`.
     """
     reply = words_of(
-        await _session_verb(
+        await session_verb(
             broker,
             "start",
             session_id,
@@ -231,19 +232,19 @@ async def start(broker: Broker, session_id: str, message: Message, *, key: str |
 
 async def steer(broker: Broker, session_id: str, turn_id: str, message: Message) -> ActiveTurn | None:
     """Add a message to one turn; the active turn instead (or none) when that is not the active one."""
-    reply = words_of(await _session_verb(broker, "steer", session_id, message.values(), nonce=new_id(), turn=turn_id))
+    reply = words_of(await session_verb(broker, "steer", session_id, message.values(), nonce=new_id(), turn=turn_id))
     return None if reply[0] == "joined" else ActiveTurn(None if reply[1] == "-" else reply[1])
 
 
 async def interrupt(broker: Broker, session_id: str, turn_id: str) -> ActiveTurn | None:
     """End one turn at once; the active turn instead (or none) when that is not the active one."""
-    reply = words_of(await _session_verb(broker, "interrupt", session_id, nonce=new_id(), turn=turn_id))
+    reply = words_of(await session_verb(broker, "interrupt", session_id, nonce=new_id(), turn=turn_id))
     return None if reply[0] == "interrupted" else ActiveTurn(None if reply[1] == "-" else reply[1])
 
 
 async def cancel(broker: Broker, session_id: str) -> None:
     """End a session and its active turn. One that has ended stays as it is."""
-    await _session_verb(broker, "cancel", session_id)
+    await session_verb(broker, "cancel", session_id)
 
 
 async def retitle(
@@ -251,7 +252,7 @@ async def retitle(
 ) -> None:
     """Change a session's title (ready JSON, empty = as it is) or whether it is archived. `note` is said of the title."""
     flag = "" if archived is None else ("true" if archived else "false")
-    await _session_verb(broker, "retitle", session_id, title=title, archived=flag, note=note.tail if note else b"")
+    await session_verb(broker, "retitle", session_id, title=title, archived=flag, note=note.tail if note else b"")
 
 
 @dataclass(frozen=True)
@@ -278,7 +279,7 @@ async def answer(
     if len(resolved) > INLINE_LIMIT:
         blob = [new_id(), resolved]
         resolved = tail({"type": "callbackResolved", "blob": blob[0]})
-    reply = await _session_verb(
+    reply = await session_verb(
         broker,
         "answer",
         session_id,
@@ -341,7 +342,7 @@ class NoRecord:
 
 async def record(broker: Broker, session_id: str, turn_id: str) -> OpenRecord | EndedRecord | NoRecord:
     """Read one turn's state and the session's last id, together. Raises `SessionNotFoundError`."""
-    reply = await _session_verb(broker, "record", session_id, turn=turn_id)
+    reply = await session_verb(broker, "record", session_id, turn=turn_id)
     match reply[0]:
         case b"running":
             last, text, first, previous = reply[1].decode(), reply[2], reply[3].decode(), reply[4].decode()

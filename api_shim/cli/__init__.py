@@ -22,6 +22,7 @@ _COMMANDS: Final = {
     "watch": "watch:watch",
     "sessions": "sessions:sessions",
     "check": "check:check",
+    "dead": "dead:dead",
 }
 
 

@@ -6,11 +6,28 @@
 --         '' = it was claimed before; progress: ms that the run may write nothing, '' = for ever
 -- RETURN  dropped: the turn is not at that wake, its id is gone | taken: it is not in its queue
 --         newer: a record protocol this worker cannot read | dead: attempts are used up, the turn has ended
+--         later: the turn's last attempt, and this worker runs another turn on its own: it is due again soon
 --         begun attempts last-id inputs customization from agent path entry call, then id body …
 --         from: `after`, or 0-0 when the log has no such id; agent: whose workers run it; path: names of subagents below it;
 --         entry, call: the spawn call's result in the parent, '' for a root
 -- EVENTS  a notice from the second attempt on; the turn's end when dead
 --@include session emit enqueue tree end_turn
+local function put_off(queue)
+  redis.call('ZREM', queue .. ':running', job)
+  redis.call('ZADD', queue, int(now + 1000), job)
+end
+
+-- A turn that ends its worker's process takes its neighbours' attempts with it. So a worker runs one turn at a time on the last
+-- attempt: who only stood beside has the process without the culprit, and the culprit is alone when it is counted out.
+local function last_chance()
+  local key = base .. 'last:' .. worker
+  local other = redis.call('GET', key)
+  other = other and other ~= sid and load_session(other)
+  if other and other.job == 'running' and other.holder == worker then return false end
+  redis.call('SET', key, sid, 'PX', 86400000)
+  return true
+end
+
 local s = load_session(sid)
 local queue = s and queue_key(s)
 if not s or s.turn ~= turn or int(s.wake) ~= wake then
@@ -23,8 +40,7 @@ if lease ~= '' and s.fence ~= fence then
   redis.call('ZADD', queue .. ':running', int(now + tonumber(lease)), job)
 end
 if tonumber(s.protocol) > tonumber(protocol) then
-  redis.call('ZREM', queue .. ':running', job)
-  redis.call('ZADD', queue, int(now + 1000), job)
+  put_off(queue)
   return {'newer'}
 end
 if s.fence ~= fence then
@@ -34,8 +50,13 @@ if s.fence ~= fence then
     redis.call('ZADD', base .. 'dead', int(now), sid .. ' ' .. turn)
     redis.call('HSET', s.key, 'dead', (redis.call('HGET', s.key, 'dead') or '') .. ' ' .. turn)
     cut_turn(s, '"type":"failed","error":{"message":"The turn was started ' .. int(s.attempts - 1)
-      .. ' times and each worker was lost. It is in the dead letters.","code":"worker_lost"}', 'waiting')
+      .. ' times and each worker was lost. It is in the dead letters.","code":"worker_lost","details":{"attempts":'
+      .. int(s.attempts - 1) .. '}}', 'waiting')
     return {'dead'}
+  end
+  if s.attempts > 1 and s.attempts == tonumber(max_attempts) and not last_chance() then
+    put_off(queue)
+    return {'later'}
   end
   redis.call('HSET', s.key, 'attempts', int(s.attempts), 'fence', fence, 'holder', worker, 'job', 'running',
     'op', '0', 'result', '', 'written', int(now), 'progress', progress)

@@ -35,18 +35,6 @@ if active then
   return say(nonce, 'joined', active)
 end
 
-local user = ARGV[contents] == 'blob' and contents + 3 or contents
-open_turn(s, turn, preview, contents, user)
-add_contents(s, user + 1, #ARGV)
-if s.prev == '-' then
-  local said = redis.call('HGET', s.key, 'note')
-  if said and said ~= '' then emit(s, nil, said) end
-end
-if redis.call('ZCOUNT', base .. 'workers:' .. s.agent, int(now), '+inf') == 0 then
-  emit(s, turn, '"type":"notice","level":"warning","source":"agent:' .. s.agent
-    .. '","message":"No worker serves agent ' .. s.agent .. ' now; the turn waits in its queue.","details":null}')
-end
-flush(s)
-enqueue(s)
+start_turn(s, turn, preview, contents)
 if key ~= '' then redis.call('HSET', receipts, key, turn .. ' 1 ' .. digest) end
 return say(nonce, 'started', turn, s.first)

@@ -35,11 +35,12 @@ from test_spawn import child_of, end_of, family, finish, spawn
 from broker import contents, queue, runs, transitions
 from broker.broker import Broker
 from broker.contents import Message
+from broker.dead_letters import retry
 from broker.deadlines import expire
 from broker.keys import new_id, new_session_id
 from broker.protocol.errors import SessionBusyError
 from broker.settings import Settings
-from broker.transitions import Draft, SessionOptions
+from broker.transitions import Draft, Sent, SessionOptions
 
 
 @pytest.fixture(scope="module")
@@ -224,6 +225,21 @@ async def test_a_steer_is_refused_whole(broker: Broker, contents: Message) -> No
         await transitions.steer(broker, holder.session_id, holder.turn, contents)
 
     assert await everything(broker) == before
+
+
+async def test_a_dead_letter_is_not_retried_and_stays(broker: Broker) -> None:
+    holder = await running(broker)
+    await command(broker, "HSET", broker.keys.of("session", holder.session_id), "attempts", 99)
+    assert await begin(broker, holder.job, fence="w2:1") == "dead"
+    await fill(broker)
+    before = await everything(broker)
+
+    with pytest.raises(SessionBusyError):
+        await retry(broker, holder.session_id, holder.turn)
+
+    assert await everything(broker) == before
+    await free(broker)
+    assert isinstance(await retry(broker, holder.session_id, holder.turn), Sent)
 
 
 async def test_a_subagent_is_not_started(broker: Broker) -> None:

@@ -389,6 +389,36 @@ async def test_a_turn_whose_workers_are_all_lost_goes_to_the_dead_letters(broker
     assert await start(broker, first.session_id) != first.turn
 
 
+async def test_a_worker_runs_one_turn_at_a_time_on_its_last_attempt(broker: Broker) -> None:
+    """So a turn that ends its process is alone when it is counted out, and who stood beside has a chance without it."""
+    sessions = [await open_session(broker) for _ in range(3)]
+    for session_id in sessions:
+        await start(broker, session_id)
+        await command(
+            broker, "HSET", broker.keys.of("session", session_id), "attempts", broker.settings.max_attempts - 1
+        )
+    first, second, third = await claim(broker)
+
+    held = await begin(broker, first, fence="w1:1")
+    assert held.attempt == broker.settings.max_attempts
+    assert await begin(broker, second, fence="w1:2") == "later"
+    assert isinstance(await begin(broker, first, fence="w1:1"), Begun), "a repeat gets its answer"
+    assert await fields(broker, second.session_id, "attempts", "job") == [
+        str(broker.settings.max_attempts - 1),
+        "queued",
+    ]
+    assert await queued(broker) == ([second.id], [first.id, third.id])
+    assert (await begin(broker, third, fence="w2:1", worker="w2")).attempt == held.attempt, (
+        "another worker takes one too"
+    )
+    assert await claim(broker) == [], "it is due later"
+
+    await Holder(broker, first, "w1:1", held.last).finish()
+    await move_clock(broker, 1000)
+    (again,) = await claim(broker)
+    assert (again.id, (await begin(broker, again, fence="w1:3")).attempt) == (second.id, held.attempt)
+
+
 async def test_a_newer_record_protocol_puts_the_job_back(broker: Broker) -> None:
     session_id = await open_session(broker)
     await start(broker, session_id)

@@ -8,7 +8,7 @@ import holders
 import pytest
 from holders import Holder, answer, ask, called, fields, keys_of, kinds, records, result, running, tool_started
 
-from broker import runs, transitions
+from broker import dead_letters, runs, transitions
 from broker.broker import Broker
 from broker.contents import Message
 from broker.deadlines import expire
@@ -170,6 +170,10 @@ async def test_a_child_whose_workers_are_lost_ends_its_call_too(broker: Broker) 
     )
     assert await holders.begin(broker, held.job, fence="w3:1") == "dead"
     assert await texts(broker, parent.session_id) == ["the child was cut"]
+    letter = await dead_letters.read_letter(broker, child.session_id, child.turn_id)
+    assert (letter.agent_name, letter.parent_id) == ("helper", parent.session_id)
+    with pytest.raises(UnsupportedSessionProcedureError, match="its parent was told"):
+        await dead_letters.retry(broker, child.session_id, child.turn_id)
 
 
 async def test_a_child_writes_nothing_into_a_parent_whose_turn_has_ended(broker: Broker) -> None:

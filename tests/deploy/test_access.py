@@ -17,7 +17,7 @@ from deployed import DEPLOY, ROOT, Deployment, deployed
 import api_shim as agents
 from api_shim.listing import list_sessions
 from api_shim.local import place_of
-from broker import queue, runs, transitions
+from broker import dead_letters, queue, runs, transitions
 from broker.broker import Broker
 from broker.channels import pop_token, subscribe
 from broker.contents import Message
@@ -38,7 +38,7 @@ from workers.worker import TurnWorker
 
 CLIENT_VERBS: Final = (
     *("stage", "open_session", "start", "steer", "answer", "interrupt", "cancel", "retitle"),
-    *("record", "tails"),
+    *("record", "tails", "retry"),
 )
 WORKER_VERBS: Final = (
     "claim",
@@ -238,6 +238,8 @@ async def test_worker_and_shim_take_a_turn_through_its_life(opened: Opened) -> N
         await expire(worker, 0)
         await queue.leave(worker, line, worker="w", agent="clerk", budget=1)
         await transitions.retitle(shim, session_id, title=b'"new"')
+        await worker.commands.command("ZADD", f"{shim.keys.base(0)}dead", 1, f"{session_id} {turn}")
+        assert isinstance(await dead_letters.retry(shim, session_id, turn), Sent)
         other, turn = await start(shim)
         assert await transitions.interrupt(shim, other, turn) is None
         await transitions.cancel(shim, other)
@@ -313,6 +315,7 @@ async def test_an_observer_reads_and_subscribes(opened: Opened, deployment: Depl
         assert isinstance(state, transitions.OpenRecord)
         assert await transitions.tails(observer, [session_id]) == [state.last]
         assert [findings for _, findings in check_tree(await read_tree(observer, session_id))] == [[]]
+        assert [letter async for letter in dead_letters.list_letters(observer)] == []
         assert [event async for event in read_events(observer, session_id)] != []
         async with aclosing(subscribe(observer, [observer.keys.live(session_id)])) as messages:
             assert await anext(messages) is None

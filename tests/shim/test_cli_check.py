@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import redis
-from commands import folder_of_agents, own_prefix, run, session_of, worker
+from commands import called, folder_of_agents, own_prefix, run, session_of, worker
 from real_server import RealServer
 
 from broker.keys import new_session_id
@@ -32,7 +32,7 @@ def told(home: Path, real_server: RealServer) -> Iterator[tuple[Env, str]]:
         yield env, session_of(said.stdout + said.stderr)
 
 
-def test_a_whole_session_is_one_line(home: Path, told: tuple[Env, str]) -> None:
+async def test_a_whole_session_is_one_line(home: Path, told: tuple[Env, str]) -> None:
     env, session = told
 
     done = run(home, env, "check", session, session)
@@ -41,16 +41,16 @@ def test_a_whole_session_is_one_line(home: Path, told: tuple[Env, str]) -> None:
     (line,) = done.stdout.splitlines()
     assert line.startswith(f"{session}  ")
     assert line.endswith(" events, 2 turns: in order")
-    as_json = run(home, env, "check", session, "--json")
+    as_json = await called(env, "check", session, "--json")
     assert json.loads(as_json.stdout)["findings"] == []
 
 
-def test_a_session_that_is_not_there_is_said_and_the_others_are_checked(home: Path, told: tuple[Env, str]) -> None:
+async def test_a_session_that_is_not_there_is_said_and_the_others_are_checked(told: tuple[Env, str]) -> None:
     env, session = told
 
-    done = run(home, env, "check", "0-x", session, "0-3f9c2e71-8c1e-4b7a-9f5e-0a4c8f1d2b3c")
+    done = await called(env, "check", "0-x", session, "0-3f9c2e71-8c1e-4b7a-9f5e-0a4c8f1d2b3c")
 
-    assert done.returncode == 2
+    assert done.exit_code == 2
     assert ["in order" in line for line in done.stdout.splitlines()] == [True]
     said = done.stderr.splitlines()
     assert len(said) == 2
@@ -58,8 +58,8 @@ def test_a_session_that_is_not_there_is_said_and_the_others_are_checked(home: Pa
     assert "There is no session 0-3f9c2e71" in said[1]
 
 
-def test_a_spoilt_session_is_named_with_the_place_and_harmless_text(
-    home: Path, told: tuple[Env, str], real_server: RealServer
+async def test_a_spoilt_session_is_named_with_the_place_and_harmless_text(
+    told: tuple[Env, str], real_server: RealServer
 ) -> None:
     env, session = told
     spoilt = new_session_id(1)
@@ -75,9 +75,9 @@ def test_a_spoilt_session_is_named_with_the_place_and_harmless_text(
         client.hset(f"{base}session:{spoilt}", "n", int(n) + 1)
         client.xdel(log, client.xrange(log, count=4)[3][0])  # its SessionUpdated
 
-    done = run(home, env, "check", session, spoilt)
+    done = await called(env, "check", session, spoilt)
 
-    assert done.returncode == 1
+    assert done.exit_code == 1
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f]", done.stdout)
     whole, head, lost, opened = done.stdout.splitlines()
     assert whole.endswith(" 2 turns: in order")
@@ -85,6 +85,6 @@ def test_a_spoilt_session_is_named_with_the_place_and_harmless_text(
     assert head.endswith(" events, 2 turns: 2 findings")
     assert lost.endswith("  lost_event  Event 4 is missing before this one.")
     assert opened.split()[:2] == [f"{int(n) + 1}-{ms}", "never_opened"]
-    as_json = run(home, env, "check", spoilt, "--json")
-    assert as_json.returncode == 1
+    as_json = await called(env, "check", spoilt, "--json")
+    assert as_json.exit_code == 1
     assert [found["code"] for found in json.loads(as_json.stdout)["findings"]] == ["lost_event", "never_opened"]

@@ -9,3 +9,20 @@ local function open_turn(s, turn, preview, from, to)
   emit(s, turn, '"type":"turnStarted"}')
   emit_status(s, 'running')
 end
+
+-- Starts the turn of a message, all of whose contents are ARGV from `from` on, and queues it.
+local function start_turn(s, turn, preview, from)
+  local first = ARGV[from] == 'blob' and from + 3 or from
+  open_turn(s, turn, preview, from, first)
+  add_contents(s, first + 1, #ARGV)
+  if s.prev == '-' then
+    local said = redis.call('HGET', s.key, 'note')
+    if said and said ~= '' then emit(s, nil, said) end
+  end
+  if redis.call('ZCOUNT', base .. 'workers:' .. s.agent, int(now), '+inf') == 0 then
+    emit(s, turn, '"type":"notice","level":"warning","source":"agent:' .. s.agent
+      .. '","message":"No worker serves agent ' .. s.agent .. ' now; the turn waits in its queue.","details":null}')
+  end
+  flush(s)
+  enqueue(s)
+end

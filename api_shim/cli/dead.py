@@ -1,0 +1,156 @@
+"""`turnstream dead`: the dead letters, and another chance for those that lie there."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from datetime import datetime
+
+import click
+
+from api_shim.cli.place import need_broker, url_option
+from api_shim.cli.terminal import complain, one_line, say
+from api_shim.event_json import json_text
+from api_shim.listing import list_dead_letters
+from api_shim.local import Place, current_host, place_of
+from api_shim.session import Session
+from broker.dead_letters import DeadLetter, lost_runs, messages_of, read_letter, read_turn_log
+from broker.protocol.content import camel, content_from_wire, content_text
+from broker.protocol.errors import AgentsError
+from broker.protocol.records import Busy
+from broker.protocol.values import JsonValue
+
+
+@click.group()
+def dead() -> None:
+    """Turns whose worker was lost at each of their attempts: list them, look at one, give it another chance."""
+
+
+async def _place() -> Place:
+    place = place_of(current_host())
+    await place.ready()
+    return place
+
+
+def _time(at: datetime) -> str:
+    return at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _json(letter: DeadLetter) -> dict[str, JsonValue]:
+    return {
+        camel(name): value.isoformat() if isinstance(value, datetime) else value
+        for name, value in asdict(letter).items()
+    }
+
+
+# list
+
+
+@dead.command("list")
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="At most so many.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
+@url_option
+def list_(limit: int, as_json: bool, url: str | None) -> None:
+    """List the dead letters, those that died last first: when, after how many attempts, session, turn, agent, input."""
+    need_broker(url)
+    asyncio.run(_list(limit, as_json=as_json))
+
+
+async def _list(limit: int, *, as_json: bool) -> None:
+    found = 0
+    async for letter in list_dead_letters(limit=limit):
+        found += 1
+        click.echo(json_text(_json(letter)) if as_json else _line(letter))
+    if not found and not as_json:
+        click.secho("No dead letters.", dim=True, err=True)
+
+
+def _line(letter: DeadLetter) -> str:
+    agent = one_line(letter.agent_name, 30) + (" (a subagent)" if letter.parent_id else "")
+    tries = "?" if letter.attempts is None else str(letter.attempts)
+    ids = f"{letter.session_id}  {letter.turn_id}"
+    return f"{_time(letter.died_at)}  {tries} attempts  {ids}  {agent}  {one_line(letter.preview, 60)}".rstrip()
+
+
+# show
+
+
+@dead.command()
+@click.argument("session")
+@click.argument("turn")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with the input whole.")
+@url_option
+def show(session: str, turn: str, as_json: bool, url: str | None) -> None:
+    """Show one dead letter: why it is there, what was asked, how far each attempt got, and where to look."""
+    need_broker(url)
+    asyncio.run(_show(session, turn, as_json=as_json))
+
+
+async def _show(session: str, turn: str, *, as_json: bool) -> None:
+    broker = (await _place()).broker
+    letter = await read_letter(broker, session, turn)
+    log = await read_turn_log(broker, session, turn)
+    runs, entries = lost_runs(log), messages_of(log)
+    if as_json:
+        runs_json: list[JsonValue] = [
+            {
+                "mark": run.mark,
+                "began": run.began.isoformat(),
+                "last": run.last.isoformat(),
+                "lastWrote": run.last_wrote,
+            }
+            for run in runs
+        ]
+        click.echo(json_text({**_json(letter), "input": list(entries), "runs": runs_json}))
+        return
+    say(_line(letter), bold=True)
+    say(f"  why    {one_line(letter.reason, 300)}")
+    for entry in entries:
+        text = content_text(content_from_wire(block) for block in entry["content"])
+        say(f"  {'asked' if entry['role'] == 'user' else 'with':<5}  {one_line(text, 300)}")
+    for run in runs:
+        wrote = f"{_time(run.began)} to {_time(run.last)}, wrote last: {one_line(run.last_wrote, 100)}"
+        say(f"  run    {one_line(run.mark, 40)}  {wrote}")
+    say("  look   at the logs of the workers whose ids begin as these runs do; a run that wrote nothing is not here")
+    say(f"         turnstream watch {letter.session_id} --after {letter.session_id}:{log[0].id}")
+    if letter.parent_id is None:
+        say(f"  retry  turnstream dead retry {letter.session_id} {letter.turn_id}")
+    else:
+        say(f"         a subagent of session {letter.parent_id}, which was told: it is not retried")
+
+
+# retry
+
+
+@dead.command()
+@click.argument("session", required=False)
+@click.argument("turn", required=False)
+@click.option("--all", "every", is_flag=True, help="Each dead letter, instead of one; subagents' are left out.")
+@url_option
+def retry(session: str | None, turn: str | None, every: bool, url: str | None) -> None:
+    """Start a new turn with all that people had sent into a dead one, which then leaves the dead letters. Safe to repeat."""
+    if every in (turn is not None, session is not None):
+        raise click.UsageError("Name a SESSION and a TURN, or give --all.")
+    need_broker(url)
+    retried = _retry_all() if every else _retry(session or "", turn or "")
+    raise SystemExit(0 if asyncio.run(retried) else 1)
+
+
+async def _retry(session: str, turn: str) -> bool:
+    new = await Session(session, host=current_host()).turn(turn).retry()
+    if isinstance(new, Busy):
+        complain(f"Session {session} is busy with turn {new.turn.id}: retry {turn} when that has ended.")
+        return False
+    say(f"Turn {new.id} starts with the input of {one_line(turn, 60)}. To follow it: turnstream watch {session}")
+    return True
+
+
+async def _retry_all() -> bool:
+    done = True
+    for letter in [letter async for letter in list_dead_letters() if letter.parent_id is None]:
+        try:
+            done = await _retry(letter.session_id, letter.turn_id) and done
+        except AgentsError as refused:
+            complain(str(refused))
+            done = False
+    return done

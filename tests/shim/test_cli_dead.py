@@ -1,0 +1,117 @@
+"""`turnstream dead`, as an operator uses it after a bad release: what died and why, and another chance for it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import holders
+import pytest
+from commands import called, own_prefix, run
+from real_server import RealServer
+
+from broker.broker import Broker
+from broker.keys import new_id
+from broker.settings import Settings
+
+Env = dict[str, str]
+
+
+@pytest.fixture
+async def place(real_server: RealServer) -> AsyncIterator[tuple[Env, Broker]]:
+    """Yield an environment, and a broker there."""
+    with own_prefix(real_server) as env:
+        broker = Broker(Settings(redis_url=real_server.url, prefix=env["TURNSTREAM_PREFIX"]))
+        yield env, broker
+        await broker.close()
+
+
+async def dead_letter(broker: Broker, text: str) -> tuple[str, str]:
+    """A turn of `echo` that lost its worker once after it had begun to write, and then each time it was begun."""
+    session_id = await holders.open_session(broker, agent="echo")
+    turn = await holders.start(broker, session_id, text)
+    holder = await holders.hold(broker, agent="echo", worker="abcdef12")
+    await holder.append(*holders.writing("message", new_id(), "half a"))
+    key = broker.keys.of("session", session_id)
+    await holders.command(broker, "HSET", key, "attempts", broker.settings.max_attempts)
+    await holders.command(broker, "ZADD", f"{broker.keys.queue(0, 'echo')}:running", 1, holder.job.id)
+    (job,) = await holders.claim(broker, agent="echo")
+    assert await holders.begin(broker, job) == "dead"
+    return session_id, turn
+
+
+async def test_a_dead_letter_is_listed_shown_and_retried(tmp_path: Path, place: tuple[Env, Broker]) -> None:
+    env, broker = place
+    none = run(tmp_path, env, "dead", "list")
+    assert (none.returncode, none.stdout, none.stderr) == (0, "", "No dead letters.\n")
+    session, turn = await dead_letter(broker, "Pay \x1b[31m100\x1b[0m\nnow.")
+
+    (line,) = (await called(env, "dead", "list")).stdout.splitlines()
+    assert re.search(rf" 5 attempts  {session}  {turn}  echo  Pay 100 now\.$", line)
+    listed = json.loads((await called(env, "dead", "list", "--json")).stdout)
+    assert (listed["sessionId"], listed["turnId"], listed["attempts"]) == (session, turn, 5)
+
+    shown = await called(env, "dead", "show", session, turn)
+    assert shown.exit_code == 0
+    assert "\x1b" not in shown.stdout
+    for said in (
+        "started 5 times and each worker was lost",
+        "asked  Pay 100 now.",
+        "run    abcdef",
+        f"retry {session} {turn}",
+    ):
+        assert said in shown.stdout
+    whole = json.loads((await called(env, "dead", "show", session, turn, "--json")).stdout)
+    assert whole["input"][0]["content"] == [{"type": "text", "text": "Pay \x1b[31m100\x1b[0m\nnow."}]
+    (lost,) = whole["runs"]
+    assert (lost["mark"], lost["lastWrote"]) == ("abcdef", "entryAdded message")
+    follow = re.search(r"turnstream (watch \S+ --after \S+)", shown.stdout)
+    assert follow is not None
+
+    tries = [await called(env, "dead", "retry", session, turn) for _ in range(2)]
+    assert {each.exit_code for each in tries} == {0}
+    assert tries[0].stdout == tries[1].stdout, "a repeat is the same turn"
+    assert (await called(env, "dead", "list")).stdout == ""
+    new = tries[0].stdout.split()[1]
+    assert new != turn
+    checked = await called(env, "check", session)
+    assert "2 turns: in order" in checked.stdout
+
+
+async def test_what_cannot_be_retried_is_one_line(place: tuple[Env, Broker]) -> None:
+    env, broker = place
+    session, turn = await dead_letter(broker, "Pay 100.")
+    active = await holders.start(broker, session)
+    refused = {
+        (session, turn): f"is busy with turn {active}",
+        (session, "none"): "turn none is not in the dead letters; `turnstream dead list` says which are",
+        ("nowhere", turn): "There is no session 'nowhere'",
+    }
+    for (of, which), says in refused.items():
+        done = await called(env, "dead", "retry", of, which)
+        assert (done.exit_code, done.stdout, len(done.stderr.splitlines())) == (1, "", 1)
+        assert says in done.stderr
+    assert (await called(env, "dead", "show", session, "none")).exit_code == 1
+    for arguments in ((), (session,), (session, turn, "--all")):
+        done = await called(env, "dead", "retry", *arguments)
+        assert done.exit_code == 2
+        assert "Name a SESSION and a TURN, or give --all." in done.stderr
+
+
+async def test_all_are_retried_but_those_of_subagents_and_busy_ones(place: tuple[Env, Broker]) -> None:
+    env, broker = place
+    first, second, third, busy = [await dead_letter(broker, text) for text in ("one", "two", "three", "four")]
+    await holders.start(broker, busy[0])
+    await holders.command(
+        broker, "HSET", broker.keys.of("session", third[0]), "parent", first[0], "ancestors", first[0]
+    )
+
+    done = await called(env, "dead", "retry", "--all")
+
+    assert done.exit_code == 1
+    assert {line.split()[-1] for line in done.stdout.splitlines()} == {first[0], second[0]}
+    assert [f"Session {busy[0]} is busy" in line for line in done.stderr.splitlines()] == [True]
+    left = (await called(env, "dead", "list")).stdout.splitlines()
+    assert [third[1] in left[1], busy[1] in left[0], "(a subagent)" in left[1]] == [True] * 3
