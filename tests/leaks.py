@@ -41,6 +41,7 @@ FATES: Final = {
     "queue:wake": TTL,
     "queue:tick": TTL,
     "claimed": TTL,
+    "last": TTL,  # the turn that a worker runs on its last attempt
     "queue": PERMANENT,  # a zset that holds no job is no key; a turn's end takes its job out
     "queue:running": PERMANENT,
     "sessions": PERMANENT,  # a session leaves it after its retention, as it leaves the dead letters
