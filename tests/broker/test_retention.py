@@ -109,7 +109,9 @@ async def lived(broker: Broker, watch: Watch) -> tuple[str, Holder]:
     await spawn(parent, child)
     await watch.look()
     await parent.park()
-    held = await hold(broker, worker="w2")
+    below = broker.keys.of("session", child.session_id)
+    await command(broker, "HSET", below, "attempts", broker.settings.max_attempts - 1)
+    held = await hold(broker, worker="w2")  # on its last attempt
     await held.append(*ask("below"))
     await watch.look()
     await answer(broker, child.session_id, "below")
