@@ -22,7 +22,7 @@ LARGE: Final = "All of it is said at length. " * 2600
 
 
 @agents.tool(retry_safe=os.environ.get("CHAOS_PLANT") == "twice")
-async def run(key: str, seconds: float) -> str:
+async def run(key: str, seconds: float, seen: int = 0) -> str:
     """Have an effect that must not come twice."""
     ledger.enter("run", key)
     await asyncio.sleep(seconds)
@@ -30,7 +30,7 @@ async def run(key: str, seconds: float) -> str:
 
 
 @agents.tool(retry_safe=True)
-async def again(key: str, seconds: float) -> str:
+async def again(key: str, seconds: float, seen: int = 0) -> str:
     """Have an effect that may come twice."""
     ledger.enter("again", key)
     await asyncio.sleep(seconds)
@@ -38,7 +38,7 @@ async def again(key: str, seconds: float) -> str:
 
 
 @agents.tool
-def thread(key: str, seconds: float) -> str:
+def thread(key: str, seconds: float, seen: int = 0) -> str:
     """Have an effect in a thread."""
     ledger.enter("thread", key)
     time.sleep(seconds)
@@ -46,7 +46,7 @@ def thread(key: str, seconds: float) -> str:
 
 
 @agents.tool
-async def ask(key: str, seconds: float) -> str:
+async def ask(key: str, seconds: float, seen: int = 0) -> str:
     """Have an effect that a person allows first."""
     ledger.enter("ask", key)
     await asyncio.sleep(seconds)
@@ -54,7 +54,7 @@ async def ask(key: str, seconds: float) -> str:
 
 
 @agents.tool
-async def fail(key: str, seconds: float) -> str:
+async def fail(key: str, seconds: float, seen: int = 0) -> str:
     """Have an effect, and fail."""
     ledger.enter("fail", key)
     await asyncio.sleep(seconds)
@@ -62,7 +62,7 @@ async def fail(key: str, seconds: float) -> str:
 
 
 @agents.tool
-async def large(key: str, seconds: float) -> str:
+async def large(key: str, seconds: float, seen: int = 0) -> str:
     """Give back much."""
     ledger.enter("large", key)
     await asyncio.sleep(seconds)
@@ -70,7 +70,7 @@ async def large(key: str, seconds: float) -> str:
 
 
 @agents.client_tool
-def client(key: str, seconds: float) -> str:  # type: ignore[empty-body] # a stub: the client answers
+def client(key: str, seconds: float, seen: int = 0) -> str:  # type: ignore[empty-body] # a stub: the client answers
     """Ask the client."""
 
 

@@ -11,7 +11,7 @@ import api_shim as agents
 
 
 class Counts(agents.Hook):
-    """Counts the calls that it saw, in state that workers hand on."""
+    """Counts the calls that it saw, in state that workers hand on, and writes the count into each."""
 
     name = "counts"
 
@@ -20,9 +20,12 @@ class Counts(agents.Hook):
 
         calls: int = 0
 
-    async def pre_tool_call(self, ctx: agents.HookContext[State], call: agents.HookCall) -> None:  # noqa: ARG002 - the hook's signature
+    async def pre_tool_call(self, ctx: agents.HookContext[State], call: agents.HookCall) -> dict[str, Any] | None:
         """Count a call."""
+        if not isinstance(call.arguments, dict) or "key" not in call.arguments:
+            return None
         ctx.state = self.State(calls=ctx.state.calls + 1)
+        return {**call.arguments, "seen": ctx.state.calls}
 
     async def post_tool_call(self, ctx: Any, call: Any, result: Any) -> None:
         """Look at its result."""

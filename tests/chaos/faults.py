@@ -72,6 +72,9 @@ class Faults:
                 await self._note(life)
             case "drain":
                 self.crew.signal(life, signal.SIGTERM)
+                if fault.again is not None:
+                    await asyncio.sleep(fault.again)
+                    self.crew.signal(life, signal.SIGTERM)
             case _:
                 self.crew.signal(life, signal.SIGSTOP)
                 await asyncio.sleep(fault.seconds)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from schedule import Schedule, SessionPlan, TurnPlan
 
@@ -17,6 +18,7 @@ import api_shim as agents
 T = TypeVar("T")
 
 PATIENCE_S: Final = 60.0
+ROLES: Final[tuple[Literal["user", "assistant"], ...]] = ("user", "assistant")
 
 
 @dataclass
@@ -80,7 +82,13 @@ class People:
         rng = random.Random(f"{plan.key}:people")
         await _until(begun + max(0.0, plan.turns[0].at - 1.0))
         handle = agents.Agent.load_from(agent_name=plan.agent, url=rng.choice(self._urls))
-        session = await self._insist("open", lambda: handle.start_session(idempotency_key=plan.key))
+        begins: list[agents.HistoryImportEntry] = [
+            agents.HistoryImportMessage(role=role, content=[agents.TextContentBlock(text=f"{role} {at}")])
+            for at in range(plan.imported // 2)
+            for role in ROLES
+        ]
+        opening = partial(handle.start_session, history=begins or None, idempotency_key=plan.key)
+        session = await self._insist("open", opening)
         self.told.sessions[session.id] = plan.agent
         self.told.keys[plan.key] = session.id
         opened(session.id, plan)
@@ -133,6 +141,7 @@ class People:
                 for at, after in enumerate(plan.steers)
             ),
             *([self._interrupt(rng, session_id, turn.id, plan.interrupt)] if plan.interrupt is not None else []),
+            *([self._rename(rng, session_id, plan.key, plan.rename)] if plan.rename is not None else []),
             *([self._cancel(rng, session_id, cancel)] if cancel is not None else []),
         ]
         await asyncio.gather(self._end_of(rng, session_id, turn), *deeds)
@@ -159,7 +168,12 @@ class People:
             wait = rng.choice((0.0, 0.05, rng.uniform(0, 1.0), rng.uniform(0, 4.0)))
             task = asyncio.create_task(self._answer(rng, session_id, callback, wait))
             self._answering.add(task)
-            task.add_done_callback(self._answering.discard)
+            task.add_done_callback(self._has_answered)
+
+    def _has_answered(self, task: asyncio.Task[None]) -> None:
+        self._answering.discard(task)
+        if not task.cancelled() and (failed := task.exception()) is not None:
+            self.told.findings.append(f"a client that answers failed: {failed!r}")
 
     async def _answer(self, rng: random.Random, session_id: str, callback: agents.OpenCallback, wait: float) -> None:
         await asyncio.sleep(wait)
@@ -191,6 +205,13 @@ class People:
         await asyncio.sleep(after)
         outcome = await self._insist("interrupt", lambda: self._at(rng, session_id).turn(turn_id).interrupt())
         self.told.counts[f"interrupt: {type(outcome).__name__}"] += 1
+        if isinstance(outcome, agents.Turn):
+            self.told.ends.append((session_id, turn_id, "Interrupted"))
+
+    async def _rename(self, rng: random.Random, session_id: str, title: str, after: float) -> None:
+        await asyncio.sleep(after)
+        with contextlib.suppress(agents.SessionTerminatedError):
+            await self._insist("rename", lambda: self._at(rng, session_id).rename(title))
 
     async def _cancel(self, rng: random.Random, session_id: str, after: float) -> None:
         await asyncio.sleep(after)

@@ -59,6 +59,8 @@ class Fault:
     """Of a proxy's connections, which part is struck."""
     seconds: float = 0.0
     bytes: int = 0
+    again: float | None = None
+    """A worker that drains gets a second signal so many seconds later."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ class TurnPlan:
     """The client that sends it is gone after so many seconds; another sends it again with the same key."""
     steers: list[float]
     interrupt: float | None
+    rename: float | None
     parks: bool
 
     @property
@@ -91,6 +94,8 @@ class SessionPlan:
     turns: list[TurnPlan]
     cancel: float | None
     watchers: int
+    imported: int
+    """Messages of the history that it begins with."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +157,8 @@ def _sessions(seed: int, size: Size) -> list[SessionPlan]:
         times = sorted(rng.uniform(0, size.seconds) for _ in range(count))
         turns = [_turn(rng, f"s{number}t{at}", time, agent) for at, time in enumerate(times)]
         cancel = rng.uniform(0.0, 3.0) if rng.random() < 0.15 else None
-        found.append(SessionPlan(f"{seed}.s{number}", agent, turns, cancel, 2 if rng.random() < 0.25 else 1))
+        watchers, imported = rng.choice((1, 1, 1, 2)), rng.choice((0, 0, 0, 6))
+        found.append(SessionPlan(f"{seed}.s{number}", agent, turns, cancel, watchers, imported))
     return found
 
 
@@ -169,6 +175,7 @@ def _turn(rng: random.Random, key: str, at: float, agent: str) -> TurnPlan:
         dies_after=rng.uniform(0, 0.02) if rng.random() < 0.1 else None,
         steers=[rng.uniform(0, 1.5) for _ in range(rng.choice((0, 0, 0, 0, 1, 2)))],
         interrupt=rng.uniform(0, 2.5) if rng.random() < 0.08 else None,
+        rename=rng.uniform(0, 2.5) if rng.random() < 0.1 else None,
         parks=parks,
     )
 
@@ -207,11 +214,13 @@ def _faults(seed: int, size: Size, sessions: Sequence[SessionPlan]) -> Iterator[
         """Half of them strike whom they strike; the others one who is in the midst of a turn."""
         for at in times(count):
             slot, seconds = rng.randrange(len(SLOTS)), rng.uniform(0.5, LEASE_S + 2.5) if kind == "stop" else 0.0
+            again = rng.uniform(0.0, 1.0) if kind == "drain" and rng.random() < 0.3 else None
+            began, session = rng.choice(sent)
             if rng.random() < 0.5:
-                yield Fault(at, kind, slot=slot, seconds=seconds)
+                yield Fault(at, kind, slot=slot, seconds=seconds, again=again)
             else:
-                began, session = rng.choice(sent)
-                yield Fault(began + rng.uniform(0.0, 2.0), kind, slot=slot, prey=session, seconds=seconds)
+                after = began + rng.uniform(0.0, 2.0)
+                yield Fault(after, kind, slot=slot, prey=session, seconds=seconds, again=again)
 
     yield from strikes("kill", size.kills)
     yield from strikes("stop", size.stops)

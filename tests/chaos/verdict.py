@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from crew import Crew
+from crew import Crew, Life
 from faults import Faults
 from leaks import leaked_keys
 from ledger import Effect
 from people import Told
+from plans import check_counts, check_plans, made_calls, text_of
 from recovery import able_since, recoveries
 from schedule import LEASE_S, Schedule
 from watchers import Seen
@@ -49,8 +50,9 @@ class Verdict:
         self.findings: list[str] = [*evidence.told.findings]
         self.counts: Counter[str] = Counter()
         self.late = 0
+        self._drains: list[float] = []
         self._recovered: list[float] = []
-        self._tools: dict[str, tuple[str, Any]] = {}
+        self._tools: set[str] = set()
 
     async def ghosts(self) -> None:
         """Once every turn has ended, nothing of a turn is left in the broker."""
@@ -64,6 +66,8 @@ class Verdict:
         for raw in await client.zrange(f"{base}active", 0, -1):
             self.findings.append(f"ghost: session {raw.decode()} is in the list of active turns")
         self.counts["dead letters"] = int(await client.zcard(f"{base}dead"))
+        if self.counts["dead letters"]:
+            self.findings.append(f"{self.counts['dead letters']} turns are in the dead letters")
 
     async def leaks(self) -> None:
         """Once every session has ended, every key has a TTL or is on the permanent list."""
@@ -130,7 +134,7 @@ class Verdict:
     def _turns(self, session_id: str, records: Sequence[LogRecord]) -> None:
         """What was sent stands in the log once; a turn ended as clients were told, and none failed."""
         told = self.evidence.told
-        texts = Counter(_text(each.body) for each in records if each.body.get("type") == "entryCompleted")
+        texts = Counter(text_of(each.body) for each in records)
         for sent in (*told.accepted, *told.steers):
             if sent.session == session_id and texts[sent.text] != 1:
                 self._say(session_id, f"{sent.text[:40]!r} was accepted and stands in the log {texts[sent.text]} times")
@@ -146,6 +150,8 @@ class Verdict:
             stored = ends.get(turn, {}).get("type")
             if of == session_id and stored != end.lower():
                 self._say(session_id, f"turn {turn} ended as {stored}; a client was told {end}")
+        for said in (*check_plans(records), *check_counts(records)):
+            self._say(session_id, said)
         self.counts["turns"] += len(ends)
         opened = {each.body.get("turnId") for each in records if each.body.get("type") == "callbackOpened"}
         spawned = {
@@ -159,16 +165,17 @@ class Verdict:
     def _calls(self, session_id: str, records: Sequence[LogRecord]) -> None:
         """Each call's effect is in the ledger as its result says."""
         entries = [each.body["entry"] for each in records if each.body.get("type") == "entryCompleted"]
-        calls = {each["toolCallId"]: each for each in entries if each["type"] == "toolCall"}
         results = {each["toolCallId"]: each for each in entries if each["type"] == "toolResult"}
-        for call_id, call in calls.items():
-            kind, key = call["name"].removeprefix("client."), (call.get("arguments") or {}).get("key")
-            if call["name"] == "agents.spawn" or key is None:
-                continue
+        for _, call in made_calls(records):
+            kind, key, result = (
+                call["name"].removeprefix("client."),
+                call["arguments"]["key"],
+                results.get(call["toolCallId"]),
+            )
             if key in self._tools:
                 self._say(session_id, f"call {key} stands in the logs twice: a step was decided again")
-            self._tools[key] = (kind, results.get(call_id))
-            self._effect(session_id, kind, key, results.get(call_id))
+            self._tools.add(key)
+            self._effect(session_id, kind, key, result)
 
     def _effect(self, session_id: str, kind: str, key: str, result: Any) -> None:
         count = len(self.evidence.effects.get(key, ()))
@@ -201,7 +208,7 @@ class Verdict:
                 )
 
     def _unknown_effects(self) -> None:
-        for key in self.evidence.effects.keys() - self._tools.keys():
+        for key in self.evidence.effects.keys() - self._tools:
             self.findings.append(f"the tool of call {key} ran, and no log has the call")
 
     def _lives(self) -> None:
@@ -226,12 +233,18 @@ class Verdict:
             if life.status == 0 and life.drained is None:
                 self.findings.append(f"worker {life.number} ({life.version}) left of itself")
             if life.version == "head":
+                self._drain(life)
                 for line in lines:
                     if (
                         line.get("event") in ("run_failed", "loop_failed", "turn_failed")
                         or line.get("level") == "error"
                     ):
                         self.findings.append(f"worker {life.number}: {line}")
+
+    def _drain(self, life: Life) -> None:
+        """How long a worker that was told to drain took over its grace."""
+        if life.drained is not None and life.ended is not None and life.status == 0:
+            self._drains.append(round(max(0.0, life.ended - life.drained - life.birth.grace), 3))
 
     def report(self) -> dict[str, Any]:
         """Return all of it as JSON holds it."""
@@ -243,17 +256,11 @@ class Verdict:
             "counts": dict(sorted((self.counts + told.counts).items())),
             "faults": dict(sorted(faults.counts.items())),
             "recoveries": [round(each, 3) for each in times],
+            "drains": sorted(self._drains),
             "late": self.late,
             "outages": faults.outages,
             "accepted": len(told.accepted),
         }
-
-
-def _text(body: Mapping[str, Any]) -> str:
-    entry = body["entry"]
-    if entry.get("type") != "message" or entry.get("role") != "user":
-        return ""
-    return "".join(block.get("text", "") for block in entry["content"])
 
 
 def _lost(body: Mapping[str, Any]) -> bool:

@@ -42,7 +42,8 @@ class Watchers:
 
     async def end(self, within: float) -> None:
         """Wait for all of them to see their sessions end."""
-        await asyncio.wait(self._tasks, timeout=within)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=within)
         for seen, task in zip(self.seen, self._tasks, strict=True):
             if not task.done():
                 task.cancel()
