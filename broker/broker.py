@@ -69,12 +69,13 @@ class Broker:
         name: str,
         key_name: str,
         rest: Iterable[Argument] = (),
+        until: float | None = None,
         /,
         *,
         budget: float | None = None,
         **arguments: Argument,
     ) -> list[Any]:
-        """Run a verb and return its reply: words, as the script's contract gives them.
+        """Run a verb and return its reply: words, as the script's contract gives them. Past `until` (monotonic) it is not sent.
 
         While the broker is away the call is repeated with back-off for `budget` seconds (default: the setting
         `command_budget`); every script is safe to repeat. Raises `BrokerUnavailableError` after that, and
@@ -85,7 +86,7 @@ class Broker:
         allowed = self.settings.command_budget if budget is None else budget
 
         async def attempt() -> list[Any]:
-            reply: list[Any] = await self.commands.script(script, key_name, values)
+            reply: list[Any] = await self.commands.script(script, key_name, values, until)
             return reply
 
         if fault_points.armed:

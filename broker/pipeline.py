@@ -10,6 +10,7 @@ import asyncio
 import re
 from collections import deque
 from collections.abc import Callable
+from time import monotonic
 from typing import Any, Final
 
 import redis.asyncio as aioredis
@@ -58,12 +59,23 @@ _Command = tuple[Argument, ...]
 
 
 class _Call:
-    __slots__ = ("command", "reply", "script")
+    __slots__ = ("command", "reply", "script", "until")
 
-    def __init__(self, command: _Command, script: Script | None, reply: asyncio.Future[Any]) -> None:
+    def __init__(
+        self, command: _Command, script: Script | None, reply: asyncio.Future[Any], until: float | None
+    ) -> None:
         self.command = command
         self.script = script
         self.reply = reply
+        self.until = until
+
+    def in_time(self) -> bool:
+        """Whether it may still be sent; its reply says so if not."""
+        if self.until is None or monotonic() < self.until:
+            return True
+        if not self.reply.done():
+            self.reply.set_exception(redis_errors.TimeoutError("it was not sent: its time was over"))
+        return False
 
 
 class Pipeline:
@@ -88,15 +100,18 @@ class Pipeline:
 
     async def command(self, *command: Argument) -> Any:
         """Send one command and return its reply. Raises what the broker or the connection raised."""
-        return await self._issue(command, None)
+        return await self._issue(command, None, None)
 
-    async def script(self, script: Script, key: str, values: list[Argument]) -> Any:
-        """Run a script whose one key is `key`; it is loaded first where the server does not know it."""
-        return await self._issue(("EVALSHA", script.sha, 1, key, *values), script)
+    async def script(self, script: Script, key: str, values: list[Argument], until: float | None = None) -> Any:
+        """Run a script whose one key is `key`; it is loaded first where the server does not know it.
 
-    def _issue(self, command: _Command, script: Script | None) -> asyncio.Future[Any]:
+        Past `until`, on the monotonic clock, it is not sent: that raises the client library's `TimeoutError`.
+        """
+        return await self._issue(("EVALSHA", script.sha, 1, key, *values), script, until)
+
+    def _issue(self, command: _Command, script: Script | None, until: float | None) -> asyncio.Future[Any]:
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Call(command, script, reply))
+        self._waiting.append(_Call(command, script, reply, until))
         self._send_soon()
         return reply
 
@@ -107,8 +122,9 @@ class Pipeline:
 
     async def _send_waiting(self) -> None:
         while self._waiting:
-            batch = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
-            await self._send(batch)
+            due = (self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting))))
+            if batch := [call for call in due if call.in_time()]:
+                await self._send(batch)
 
     def _stopped(self, _sender: asyncio.Task[None]) -> None:
         """What was issued since the sender looked last, or while it was cancelled with its loop, gets a sender of its own.

@@ -48,16 +48,16 @@ def read_job(job_id: str, body: bytes) -> Job:
     """Return the job of an id and its stored body. Raises `BadJobError` naming the id."""
     match = _JOB_ID.fullmatch(job_id)
     try:
-        function, arguments = (loaded := orjson.loads(body))["f"], loaded["a"]
+        function, arguments = (loaded := orjson.loads(body))["f"], loaded["a"][:2]
     except (ValueError, KeyError, TypeError) as bad:
         raise BadJobError(f"job {job_id}: its body is not one of ours") from bad
-    if match is None or arguments[:2] != [match[2], match[3]]:
+    if match is None or arguments != [match[2], match[3]]:
         raise BadJobError(f"job {job_id}: its id and its body name different turns")
     return Job(job_id, function, match[2], match[3], int(match[4]))
 
 
-def rung_job(job_id: str) -> Job:
-    """Return the job that a wake token names, whose body nobody has read. Raises `BadJobError` naming the id."""
+def named_job(job_id: str) -> Job:
+    """Return the job that an id names, as its body has it when it is ours. Raises `BadJobError` naming the id."""
     match = _JOB_ID.fullmatch(job_id)
     if match is None:
         raise BadJobError(f"job {job_id}: this is no job id of ours")
@@ -82,10 +82,15 @@ class Claimed:
     wait: float | None
 
 
-async def claim(broker: Broker, queue: str, *, worker: str, slots: int, lease: float, budget: float) -> Claimed:
-    """Claim up to `slots` due jobs under a lease (seconds), and put lapsed ones back."""
+async def claim(
+    broker: Broker, queue: str, *, worker: str, slots: int, lease: float, budget: float, nonce: str | None = None
+) -> Claimed:
+    """Claim up to `slots` due jobs under a lease (seconds), and put lapsed ones back.
+
+    With the `nonce` of a claim that was not answered, within a lease, it gives what that one did.
+    """
     reply = await broker.run(
-        "claim", queue, budget=budget, worker=worker, nonce=new_id(), slots=slots, lease=int(lease * 1000)
+        "claim", queue, budget=budget, worker=worker, nonce=nonce or new_id(), slots=slots, lease=int(lease * 1000)
     )
     wait, flat = int(reply[0]), iter(reply[1:])
     return Claimed(
@@ -95,8 +100,11 @@ async def claim(broker: Broker, queue: str, *, worker: str, slots: int, lease: f
 
 async def renew(
     broker: Broker, queue: str, jobs: Sequence[str], *, worker: str, agent: str, slots: int, version: str, budget: float
-) -> list[str]:
-    """Renew the leases of `jobs`, register the worker; return the jobs it holds no longer."""
+) -> dict[str, str]:
+    """Renew the leases of `jobs`, register the worker; return the jobs it holds no longer, each with why: lost or ended.
+
+    With 0 slots it takes nothing more, and is not registered.
+    """
     reply = await broker.run(
         "renew",
         queue,
@@ -108,7 +116,8 @@ async def renew(
         slots=slots,
         version=version,
     )
-    return [job.decode() for job in reply]
+    words = iter(word.decode() for word in reply)
+    return dict(zip(words, words, strict=True))
 
 
 async def leave(broker: Broker, queue: str, *, worker: str, agent: str, budget: float) -> None:

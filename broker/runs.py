@@ -102,17 +102,22 @@ class Superseded(Exception):  # noqa: N818 - a state of affairs, not a fault: th
 
 
 class Gap(Exception):  # noqa: N818 - the broker lost writes: drop the fold and reload
-    """The log no longer holds what this run has seen."""
+    """The log no longer holds what this run has seen; `op` is the number of its last write that is still there."""
+
+    def __init__(self, op: int = 0) -> None:
+        super().__init__("the broker lost writes")
+        self.op = op
 
 
 @dataclass(frozen=True)
 class Write:
-    """One write of a run: its fence, its number, the last stored id it has folded."""
+    """One write of a run: its fence, its number, the last stored id it has folded; past `until` (monotonic) it is not sent."""
 
     session_id: str
     fence: str
     op: int
     seen: str
+    until: float | None = None
 
 
 def _fenced(reply: list[Any]) -> list[str]:
@@ -120,7 +125,7 @@ def _fenced(reply: list[Any]) -> list[str]:
     if words[0] in ("superseded", "late"):
         raise Superseded
     if words[0] == "gap":
-        raise Gap
+        raise Gap(int(words[1]))
     return words
 
 
@@ -131,6 +136,7 @@ async def append(broker: Broker, write: Write, effects: Sequence[Argument], *, b
             "append",
             session_key(broker, write.session_id),
             effects,
+            write.until,
             budget=budget,
             sid=write.session_id,
             fence=write.fence,
@@ -148,6 +154,8 @@ async def park(broker: Broker, write: Write, *, budget: float) -> bool:
         await broker.run(
             "park",
             session_key(broker, write.session_id),
+            (),
+            write.until,
             budget=budget,
             sid=write.session_id,
             fence=write.fence,
@@ -184,6 +192,7 @@ async def spawn(
             "spawn",
             session_key(broker, write.session_id),
             [*effects, *child.task.values()],
+            write.until,
             budget=budget,
             sid=write.session_id,
             fence=write.fence,
@@ -227,6 +236,7 @@ async def finish(
             "finish",
             session_key(broker, write.session_id),
             effects,
+            write.until,
             budget=budget,
             sid=write.session_id,
             fence=write.fence,

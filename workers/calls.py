@@ -10,6 +10,7 @@ from broker.keys import new_id
 from broker.protocol.callbacks import ClientToolCall, client_call_to_wire
 from broker.protocol.errors import SessionBusyError
 from broker.protocol.values import watch_replaced
+from broker.runs import Gap
 from workers.client_tools import ClientTool
 from workers.effects import Effects, Record, error_entry, result_entry, result_of, stored_result
 from workers.fold import Call
@@ -35,6 +36,8 @@ class CallRuns:
         self._writer = writer
         self._hooks = hooks
         self._sources = sources
+        self._at_work: dict[str, str] = {}
+        """The tools that run: each call's id, and its result's entry."""
 
     async def run(self, call: Call) -> None:
         """Run a call, or write down what was decided or answered about it."""
@@ -128,14 +131,40 @@ class CallRuns:
         entry_id = call.result_entry or new_id()
         if not call.started:
             await self._writer.write(self._starting(call, entry_id))
-        if fault_points.armed:
-            await fault_points.reach("tool.started")
-        limit = self.context.broker.settings.tool_timeout
-        with watch_replaced() as replaced:
-            result = await tool.call(call.arguments, self.context.inputs, limit)
-        if fault_points.armed:
-            await fault_points.reach("tool.ran")
-        await self._conclude(call, entry_id, result, replaced=bool(replaced))
+        self._at_work[call.tool_call_id] = entry_id
+        try:
+            await self._writer.lease.stands()  # this process may have stood still since, and its turn be another's
+            if fault_points.armed:
+                await fault_points.reach("tool.started")
+            limit = self.context.broker.settings.tool_timeout
+            with watch_replaced() as replaced:
+                result = await tool.call(call.arguments, self.context.inputs, limit)
+            if fault_points.armed:
+                await fault_points.reach("tool.ran")
+            await self._conclude_once(call, entry_id, result, replaced=bool(replaced))
+        finally:
+            del self._at_work[call.tool_call_id]
+
+    async def _conclude_once(self, call: Call, entry_id: str, result: ToolResult, *, replaced: bool) -> None:
+        """Write the result of a tool that ran; when the broker loses writes meanwhile, to its call as the log has it then."""
+        known: Call | None = call
+        while known is not None and not known.done:
+            try:
+                await self._conclude(known, entry_id, result, replaced=replaced)
+            except Gap:
+                await self._writer.whole()
+                known = self._writer.history.calls.get(call.tool_call_id)
+            else:
+                return
+
+    def started_again(self) -> Effects:
+        """Say that the tools which run have started, where the broker has lost that: no other run may start them again."""
+        effects = Effects()
+        for call_id, entry_id in self._at_work.items():
+            call = self._writer.history.calls.get(call_id)
+            if call is not None and not call.started:
+                effects.extend(self._starting(call, entry_id))
+        return effects
 
     async def _spawn(self, call: Call, tool: SpawnTool) -> None:
         """Start a subagent; its end completes the call's result, whatever worker has the turn by then."""

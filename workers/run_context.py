@@ -9,6 +9,7 @@ from typing import Any
 from broker.broker import Broker
 from broker.runs import SpawnCall
 from workers.agent import AgentDefinition
+from workers.leases import Lease
 from workers.source_pool import SourcePool
 
 
@@ -28,3 +29,5 @@ class RunContext:
     spawned: SpawnCall | None = None
     """The call in the parent's log that this turn answers."""
     pool: SourcePool = field(default_factory=SourcePool)
+    lease: Lease = field(default_factory=Lease)
+    """For how long the run may go on; by default for ever."""

@@ -6,6 +6,7 @@ Which step comes next is `next_step`'s to say, from the log alone; this is the s
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Iterable
 from contextlib import aclosing
@@ -15,7 +16,7 @@ import structlog
 
 from broker import fault_points
 from broker.protocol.records import ProtocolError, completed_to_wire, failed_to_wire
-from broker.runs import Begun
+from broker.runs import Begun, Gap
 from workers.calls import CallRuns
 from workers.effects import Effects
 from workers.fold import Call, History
@@ -45,7 +46,15 @@ class TurnRun:
     def __init__(self, context: RunContext, history: History) -> None:
         self.context = context
         self.news = asyncio.Event()
-        self._writer = Writer(context.broker, context.session_id, context.turn_id, context.fence, history)
+        self._writer = Writer(
+            context.broker,
+            context.session_id,
+            context.turn_id,
+            context.fence,
+            history,
+            context.lease,
+            on_gap=self.news.set,
+        )
         self._running: dict[str, asyncio.Task[None]] = {}
         facts = TurnFacts(context.session_id, context.turn_id, context.definition.name, context.inputs)
         self._hooks = HookRuns(
@@ -61,6 +70,8 @@ class TurnRun:
             context, self._writer, context.definition.toolset(len(context.path)), self._hooks, self._sources
         )
         self._cut_text = ""  # of the message that a failed model call leaves behind
+        self.gaps = 0
+        """How often the broker turned out to have lost writes."""
 
     @property
     def history(self) -> History:
@@ -70,16 +81,17 @@ class TurnRun:
     async def run(self) -> Outcome:
         """Take steps until the turn has parked or ended.
 
-        Raises `Superseded` when it is not this run's any more, `Gap` when the broker lost writes, `BrokerUnavailableError`.
+        Raises `Superseded` when it is not this run's any more.
         """
         try:
             while True:
-                outcome = await self._step()
+                try:
+                    outcome = await self._step_on()
+                except Gap:
+                    await self._recover()
+                    continue
                 if outcome is not None:
                     return outcome
-        except HookFailed as failed:
-            await self._stop_calls()
-            return await self._fail(failed.error, failed.effects)
         finally:
             await self._stop_calls()
             self._sources.release()
@@ -90,7 +102,31 @@ class TurnRun:
             task.cancel()
         await asyncio.gather(*self._running.values(), return_exceptions=True)
 
+    async def _recover(self) -> None:
+        """The broker lost writes: go on from what it still has. Tools that run go on; a model call is made again."""
+        self.gaps += 1
+        context = self.context
+        log.warning("broker_lost_writes", session=context.session_id, turn=context.turn_id)
+        self._hooks.forget()
+        while self._writer.gap:
+            with contextlib.suppress(Gap):  # once more
+                await self._writer.reload(self._calls.started_again)
+        self._reap()
+        for call_id, task in self._running.items():
+            if (call := self.history.calls.get(call_id)) is None or call.done:
+                task.cancel()  # its call is lost too: the model is asked again
+
+    async def _step_on(self) -> Outcome | None:
+        try:
+            return await self._step()
+        except HookFailed as failed:
+            await self._stop_calls()
+            return await self._fail(failed.error, failed.effects)
+
     async def _step(self) -> Outcome | None:
+        await self._writer.lease.stands()
+        if self._writer.gap:
+            raise Gap
         self._reap()
         if self.news.is_set():
             self.news.clear()
@@ -153,7 +189,8 @@ class TurnRun:
         for call_id, task in list(self._running.items()):
             if task.done():
                 del self._running[call_id]
-                task.result()
+                with contextlib.suppress(Gap, asyncio.CancelledError):  # the writer says so too; a call that was lost
+                    task.result()
 
     # The model.
 
@@ -226,7 +263,11 @@ class TurnRun:
 
     async def fail(self, error: ProtocolError) -> None:
         """End the turn as failed, whatever came since. Raises as `run` does."""
-        await self._fail(error)
+        try:
+            await self._fail(error)
+        except Gap:  # also what an earlier write that the broker refused looks like
+            await self._writer.reload()
+            await self._fail(error)
 
     async def _fail(self, error: ProtocolError, effects: Effects | None = None) -> Outcome:
         """End the turn as failed, after these effects, which withdraw what the model was writing."""

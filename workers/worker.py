@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from time import monotonic
 from typing import Any, cast
 
 import structlog
@@ -27,15 +28,19 @@ from workers.agent import AgentDefinition
 from workers.held import HeldTurns
 from workers.housekeeping import keep_house
 from workers.logging import fault
+from workers.renewal import Renewal
 from workers.tools import Tool
 from workers.turn import TurnRun
-from workers.version import installed_version
 
 log = structlog.get_logger("turnstream.worker")
 
 _JOB_TIMEOUT_S = 30 * 86_400
 _BELL_S = 5.0
 _CLAIM_S = 1.0
+_STOP_S = 0.4
+"""How long a turn's code may take to stop before its turn is handed back from under it."""
+_CLEAN_S = 5.0
+"""How long it may then go on."""
 
 
 async def run_turn(ctx: dict[Any, Any], session_id: str, _turn_id: str, _wake: int) -> str:
@@ -70,10 +75,17 @@ class TurnWorker(Worker):
         self._agents: dict[str, AgentDefinition] = {}
         self._claiming = asyncio.Lock()
         self._due = asyncio.Event()
-        self._bell: asyncio.Task[None] | None = None
+        self._hurry = asyncio.Event()
+        self._running = self._draining = False
+        self._drained = asyncio.Event()
+        self._bell: asyncio.Task[None] | None = None  # the newest one
+        self._bells: set[asyncio.Task[None]] = set()
+        self._unanswered: dict[str, tuple[str, float]] = {}  # claims: each queue's nonce, and when it was first sent
         self._agents.update((agent.name, agent) for agent in agents)
         self.turns = HeldTurns(broker, self.id, self._agents, self.functions, self.ctx, self.stopping)
         self.ctx["runs"] = self.turns.runs
+        self.renewal = Renewal(broker, self.id, self.max_jobs, self.turns.leases, self._gone)
+        self.renewal.queues = self._queues()
 
     # What it serves.
 
@@ -82,29 +94,27 @@ class TurnWorker(Worker):
         known = self._agents.get(agent.name)
         self._agents[agent.name] = agent
         if known is None:
-            for name, key in self._queues():
-                if name == agent.name:
-                    await self._renew(name, key)
-            if self._bell is not None:
-                before = self._bell
-                self._bell = asyncio.create_task(self._forever(self._hear_bell), name="worker bell")
-                await end_task(before)
+            self.renewal.queues = self._queues()
+            await self.renewal.now([(name, key) for name, key in self.renewal.queues if name == agent.name])
+            await self._hang_bell()
             self._due.set()
 
-    def _queues(self) -> list[tuple[str, str]]:
+    def _queues(self) -> tuple[tuple[str, str], ...]:
         keys, shards = self.broker.keys, range(self.broker.settings.shards)
-        return [(name, keys.queue(shard, name)) for name in self._agents for shard in shards]
+        return tuple((name, keys.queue(shard, name)) for name in self._agents for shard in shards)
 
     # The loop.
 
     async def main(self) -> None:
-        """Claim and run turns until `stopping` is set. Survives a broker that is away."""
+        """Claim and run turns until `stopping` is set, and serve them until they are drained. Survives a broker that is away."""
         beside = [
             asyncio.create_task(self._forever(loop), name=f"worker {loop.__name__}")
-            for loop in (self._listen, self._renew_all, self._keep_house)
+            for loop in (self._listen, self._keep_house)
         ]
-        self._bell = asyncio.create_task(self._forever(self._hear_bell), name="worker bell")
+        self._running = True
+        self.renewal.start()
         try:
+            await self._hang_bell()
             await self.ready.wait()
             while not self.stopping.is_set():
                 try:
@@ -114,16 +124,18 @@ class TurnWorker(Worker):
                     log.warning("broker_away", worker=self.id)
                     wait = 0.1
                 await self._wait_for_work(wait)
+            await self._drained.wait()
         finally:
-            await asyncio.gather(*(end_task(task) for task in (*beside, self._bell)))
+            await asyncio.gather(*(end_task(task) for task in (*beside, *self._bells)))
+            await self.renewal.stop()
 
-    async def _forever(self, loop: Any) -> None:
+    async def _forever(self, loop: Any, wanted: Callable[[], bool] = lambda: True) -> None:
         back = 0.05
-        while True:
+        while wanted():
             try:
                 await loop()
                 back = 0.05
-            except Exception as failed:  # noqa: BLE001 - a loop that ended would take the worker's leases with it
+            except Exception as failed:  # noqa: BLE001 - a worker without one of its loops would only seem to work
                 away = isinstance(failed, (*TRANSIENT, BrokerUnavailableError))
                 said = {"error": type(failed).__name__} if away else fault(failed)
                 log.warning("broker_away" if away else "loop_failed", worker=self.id, loop=loop.__name__, **said)
@@ -139,12 +151,19 @@ class TurnWorker(Worker):
         wait = self._fallback
         for _, key in self._queues():
             free = self.max_jobs - self.job_counter
-            if free <= 0:
+            if free <= 0 or self.stopping.is_set():
                 break
+            lease = self.broker.settings.lease
+            nonce, asked = self._unanswered.get(key) or (new_id(), monotonic())
+            if monotonic() - asked > lease:
+                nonce, asked = new_id(), monotonic()
+            self._unanswered[key] = nonce, asked
             claimed = await queue.claim(
-                self.broker, key, worker=self.id, slots=free, lease=self.broker.settings.lease, budget=0.5
+                self.broker, key, worker=self.id, slots=free, lease=lease, budget=_CLAIM_S / 2, nonce=nonce
             )
+            del self._unanswered[key]
             for job_id, body in claimed.jobs:
+                self.turns.leases.take(job_id, key, asked + lease)
                 await self._start(key, job_id, body)
             if claimed.wait is not None:
                 wait = min(wait, claimed.wait)
@@ -173,33 +192,48 @@ class TurnWorker(Worker):
         if full:
             self._due.set()
 
-    async def _hear_bell(self) -> None:
+    async def _hang_bell(self) -> None:
+        """Listen for tokens of every queue that is served now. The bell before ends when it has waited to the end.
+
+        A pop that is given up may have been given a token, which would be lost.
+        """
+        before, keys = self._bell, [f"{key}:wake" for _, key in self._queues()]
+        if not self._running or self.stopping.is_set() or not keys:
+            return
+        bell = asyncio.create_task(
+            self._forever(lambda: self._hear_bell(keys), lambda: self._bell is bell), name="worker bell"
+        )
+        self._bell = bell
+        self._bells.add(bell)
+        bell.add_done_callback(self._bells.discard)
+        if before is not None and self.broker.embedded is not None:
+            await end_task(before)  # there it stays behind all the same
+
+    async def _hear_bell(self, keys: Sequence[str]) -> None:
         """A token says that a job is there, and which; the queue alone says whether it still is.
 
         An idle worker begins the job it was rung for, one call in all; a busy one claims what is due together, and so does one
         whose claim is under way: that may give this very job, or as many as there are slots.
         """
-        keys = [f"{key}:wake" for _, key in self._queues()]
-        if not keys:
-            await asyncio.get_running_loop().create_future()  # until it serves an agent, and is started anew
+        bell = self._bell
         async with contextlib.aclosing(pop_token(self.broker, keys, _BELL_S)) as tokens:
             async for token in tokens:
-                if token is None:
-                    continue
-                wake, job_id = token
-                if self.stopping.is_set():
-                    await queue.hand_on(self.broker, wake, job_id)  # this worker leaves,
-                    await asyncio.get_running_loop().create_future()  # and pops no more until `main` ends it
-                busy = self.job_counter * 2 >= self.max_jobs or self._claiming.locked()
-                if not busy and job_id not in self.tasks:
-                    await self._start(wake.removesuffix(":wake"), job_id, None)
-                    continue
-                if self.job_counter < self.max_jobs:
-                    self._due.set()
-                    continue
-                await queue.hand_on(self.broker, wake, job_id)  # others have slots
-                while self.job_counter >= self.max_jobs:
-                    await asyncio.wait(self.tasks.values(), return_when=asyncio.FIRST_COMPLETED)
+                if token is not None:
+                    await self._rung(*token)
+                if self._bell is not bell:
+                    return
+
+    async def _rung(self, wake: str, job_id: str) -> None:
+        free = not self.stopping.is_set() and self.job_counter < self.max_jobs
+        busy = self.job_counter * 2 >= self.max_jobs or self._claiming.locked()
+        if free and not busy and job_id not in self.tasks:
+            await self._start(wake.removesuffix(":wake"), job_id, None)
+        elif free:
+            self._due.set()
+        else:
+            await queue.hand_on(self.broker, wake, job_id)  # others have slots
+            while self.job_counter >= self.max_jobs:
+                await asyncio.wait(self.tasks.values(), return_when=asyncio.FIRST_COMPLETED)
 
     async def _listen(self) -> None:
         """Hints for the turns this worker holds: news in their log, or their end."""
@@ -207,6 +241,8 @@ class TurnWorker(Worker):
         async for message in subscribe(self.broker, channels):
             if message is None:
                 await self._registered()
+                for held in self.turns.runs.values():
+                    held.news.set()  # hints were lost meanwhile
                 continue
             word, session_id, turn_id = message[1].decode().split(" ")
             run = self.turns.runs.get(session_id)
@@ -219,8 +255,7 @@ class TurnWorker(Worker):
 
     async def _registered(self) -> None:
         """It can be told of its turns, and is in the listing of workers: from now on it takes work."""
-        for name, key in self._queues():
-            await self._renew(name, key)
+        await self.renewal.now(self.renewal.queues)
         if not self.ready.is_set():
             self.ready.set()
             for agent in self._agents.values():
@@ -239,40 +274,26 @@ class TurnWorker(Worker):
             log.warning("tool_outlives_progress", worker=self.id, agent=agent.name, tools=long, no_progress=most)
 
     def _stop(self, session_id: str, turn_id: str) -> None:
-        for job_id in list(self.turns.queues):
-            if f"{session_id}:{turn_id}:" in job_id and (task := self.tasks.get(job_id)) is not None:
+        for job_id, task in list(self.tasks.items()):
+            if f"{session_id}:{turn_id}:" in job_id and job_id in self.turns.leases:
                 task.cancel()
 
-    async def _renew_all(self) -> None:
-        for name, key in self._queues():
-            await self._renew(name, key)
-        await asyncio.sleep(self.broker.settings.lease / 4)
+    def _gone(self, job_id: str, why: str) -> None:
+        """A renewal was told that a job is held no longer: its run stops, and writes nothing more."""
+        lease, task = self.turns.leases.get(job_id), self.tasks.get(job_id)
+        if lease is None or task is None:
+            return
+        if why == "lost" and not lease.lost:
+            log.warning("lease_lost", worker=self.id, job=job_id)
+        lease.lost = True
+        task.cancel()
 
     async def _keep_house(self) -> None:
         await asyncio.sleep(await keep_house(self.broker))
 
-    async def _renew(self, agent: str, key: str) -> None:
-        held = [job_id for job_id, of in self.turns.queues.items() if of == key]
-        lost = await queue.renew(
-            self.broker,
-            key,
-            held,
-            worker=self.id,
-            agent=agent,
-            slots=self.max_jobs,
-            version=installed_version(),
-            budget=1.0,
-        )
-        for job_id in lost:
-            if (task := self.tasks.get(job_id)) is not None and job_id in self.turns.queues:
-                log.warning("lease_lost", worker=self.id, job=job_id)
-                task.cancel()
-
     # One job.
 
     async def _run(self, key: str, job_id: str, body: bytes | None) -> None:
-        if body is not None:  # a job that was rung for is held once `begin` has claimed it
-            self.turns.queues[job_id] = key
         try:
             await self.run_job(job_id, 0, key=key, body=body)
         except asyncio.CancelledError:
@@ -283,7 +304,7 @@ class TurnWorker(Worker):
         finally:
             # The claim may have given a job that was also rung for: then this task has nothing to say of it any more.
             if self.tasks.get(job_id) is asyncio.current_task():
-                self.turns.queues.pop(job_id, None)
+                self.turns.leases.drop(job_id)
 
     async def run_job(self, job_id: str, score: int, *, key: str = "", body: bytes | None = None) -> None:  # noqa: ARG002 - arq's signature
         """Begin a job, one that was claimed or (without a body) rung for, and run its function."""
@@ -292,24 +313,64 @@ class TurnWorker(Worker):
     # Its end.
 
     async def drain(self, grace: float) -> None:
-        """Claim nothing more, let running turns go on for `grace` seconds, hand the rest back, and leave."""
+        """Claim nothing more, let running turns go on for `grace` seconds, hand the rest back, and leave.
+
+        Called again with a grace of 0 it ends the first one's.
+        """
+        if self._draining:
+            if grace <= 0:
+                self._hurry.set()
+            await self._drained.wait()
+            return
+        self._draining = True
+        try:
+            await self._drain(grace)
+        finally:
+            self._drained.set()
+        turns = self.turns
+        ids = {"finished": turns.ended, "handed_back": turns.handed_back}
+        log.info("worker_stopped", worker=self.id, turns=turns.finished, **ids, broker_lost_writes=turns.gaps)
+
+    async def _drain(self, grace: float) -> None:
+        self.turns.ended, self.renewal.slots = [], 0
+        self.turns.handed_back.clear()
         self.stopping.set()
         self.ready.set()  # a start that was waited for waits no more
         self._due.set()
+        await asyncio.gather(*(end_task(bell) for bell in self._bells))
         with contextlib.suppress(TimeoutError):  # what a claim under way gives is started, and then handed back
             async with asyncio.timeout(_CLAIM_S), self._claiming:
                 pass
-        running: Sequence[asyncio.Task[Any]] = list(self.tasks.values())
-        if running and grace > 0:
-            renewing = asyncio.create_task(self._forever(self._renew_all))
-            await asyncio.wait(running, timeout=grace)
-            await end_task(renewing)
-        rest = [task for task in self.tasks.values() if not task.done()]
-        for task in rest:
-            task.cancel()
-        await asyncio.gather(*rest, return_exceptions=True)
+        leaving = asyncio.create_task(self._leave())
+        if self.tasks and grace > 0:
+            ending = asyncio.gather(*self.tasks.values(), return_exceptions=True)
+            hurrying = asyncio.create_task(self._hurry.wait())
+            await asyncio.wait(
+                {asyncio.ensure_future(ending), hurrying}, timeout=grace, return_when=asyncio.FIRST_COMPLETED
+            )
+            hurrying.cancel()
+        await self._hand_back()
         await self.turns.connections.close()
-        with contextlib.suppress(BrokerUnavailableError):
-            for name, key in self._queues():
-                await queue.leave(self.broker, key, worker=self.id, agent=name, budget=0.5)
-        log.info("worker_stopped", worker=self.id, finished=self.turns.finished, handed_back=self.turns.handed_back)
+        await leaving
+
+    async def _hand_back(self) -> None:
+        """Stop what still runs, and hand its turns back: also that whose code does not stop when it is told to."""
+        rest = dict(self.tasks)
+        for task in rest.values():
+            task.cancel()
+        if not rest:
+            return
+        await asyncio.wait(rest.values(), timeout=_STOP_S)
+        stuck = [job_id for job_id, task in rest.items() if not task.done()]
+        await asyncio.gather(*(self.turns.give_up(job_id) for job_id in stuck))
+        if stuck:
+            log.warning("turns_do_not_stop", worker=self.id, jobs=stuck)
+            await asyncio.wait([rest[job_id] for job_id in stuck], timeout=_CLEAN_S)
+
+    async def _leave(self) -> None:
+        """Go out of the listing of workers, and ring for what is due: the bell may have been given a token as it ended."""
+        queues = self._queues()
+        leave = (queue.leave(self.broker, key, worker=self.id, agent=name, budget=_CLAIM_S / 2) for name, key in queues)
+        for reply in await asyncio.gather(*leave, return_exceptions=True):
+            if isinstance(reply, BaseException) and not isinstance(reply, BrokerUnavailableError):
+                raise reply

@@ -1,43 +1,69 @@
-"""A run's writes: one in flight, what piles up is the next. Each carries the run's fence, its number, and what it has seen."""
+"""A run's writes: one in flight, what piles up is the next. Each carries the run's fence, its number, and what it has seen.
+
+A write waits past the end of the run's lease, until a renewal has confirmed it; and for as long as the broker is away.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
 from broker import runs
 from broker.blobs import read_records
 from broker.broker import Broker
 from broker.log import read_raw
-from broker.protocol.errors import SessionBusyError
-from broker.runs import Child, Write
+from broker.protocol.errors import BrokerUnavailableError, SessionBusyError
+from broker.runs import Child, Gap, Write
 from broker.transitions import Raw
 from workers.effects import Effects, Record
 from workers.fold import History
+from workers.leases import Lease
+
+T = TypeVar("T")
 
 _PAGE = 200
 
 
 class Writer:
-    """Writes for one run of one turn, and keeps its history folded up to what it wrote."""
+    """Writes for one run of one turn, and keeps its history folded up to what it wrote.
 
-    def __init__(self, broker: Broker, session_id: str, turn_id: str, fence: str, history: History) -> None:
+    `on_gap` is called when the broker turns out to have lost writes: until `reload`, every write raises that `Gap`.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        session_id: str,
+        turn_id: str,
+        fence: str,
+        history: History,
+        lease: Lease | None = None,
+        on_gap: Callable[[], None] = lambda: None,
+    ) -> None:
         self._broker = broker
         self._session_id = session_id
         self._turn_id = turn_id
         self._fence = fence
         self._op = 0
-        self._budget = broker.settings.lease
         self._next = Effects()
         self._text: tuple[str, str, list[str]] | None = None
         self._failed: Exception | None = None
         self._sending: asyncio.Future[Any] | None = None
         self._after: asyncio.Future[None] | None = None
+        self._whole = asyncio.Event()
+        self._whole.set()
+        self._on_gap = on_gap
+        self.lease = lease or Lease()
         self.history = history
 
     async def write(self, effects: Effects) -> None:
-        """Apply effects; returns when they are in the log and folded. Raises `Superseded`, `Gap`, `BrokerUnavailableError`."""
+        """Apply effects; returns when they are in the log and folded.
+
+        Raises `Superseded`, `Gap`, and what an earlier write met.
+        """
+        if self._failed is not None:
+            raise self._failed
         self._take_text()
         self._next.extend(effects)
         await asyncio.shield(self._scheduled())
@@ -81,8 +107,9 @@ class Writer:
 
     async def _spawn(self, child: Child, effects: Effects, limit: int) -> bool:
         try:
-            stamp = self._stamp()
-            done = await runs.spawn(self._broker, stamp, child, effects.values, limit=limit, budget=self._budget)
+            done = await self._ask(
+                lambda stamp: runs.spawn(self._broker, stamp, child, effects.values, limit=limit, budget=self._budget)
+            )
             if done is not None:
                 await self._folded(effects, *done)
         except SessionBusyError:
@@ -129,11 +156,39 @@ class Writer:
                 else:
                     waiting.set_exception(error)
         self._after = None
+        self._next, self._text = Effects(), None  # whoever handed it in knows now
 
     async def _append(self, effects: Effects) -> None:
-        await self._folded(
-            effects, *await runs.append(self._broker, self._stamp(), effects.values, budget=self._budget)
-        )
+        stored = await self._ask(lambda stamp: runs.append(self._broker, stamp, effects.values, budget=self._budget))
+        await self._folded(effects, *stored)
+
+    async def _ask(self, write: Callable[[Write], Awaitable[T]], seen: str | None = None) -> T:
+        """Make the next write, for as long as it takes: the same one again, with its number, while the broker is away."""
+        self._op += 1
+        op, seen = self._op, self.history.last if seen is None else seen
+        try:
+            return await self._held(
+                lambda: write(Write(self._session_id, self._fence, op, seen, until=self.lease.until))
+            )
+        except Gap as gap:
+            self._failed = gap
+            self._whole.clear()
+            self._on_gap()
+            raise
+
+    @property
+    def _budget(self) -> float:
+        """For how long one try of a write may go on."""
+        return min(self._broker.settings.lease, max(self.lease.left, 0.0))
+
+    async def _held(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Ask the broker, again and again while it is away, but only while the lease stands."""
+        while True:
+            await self.lease.stands()
+            try:
+                return await ask()
+            except BrokerUnavailableError:
+                continue
 
     async def _folded(self, effects: Effects, first: int, last: str) -> None:
         """Fold what a write stored; where something else came between, read the log instead."""
@@ -145,22 +200,45 @@ class Writer:
             self.history.apply(f"{first + at}-{ms}", {"turnId": self._turn_id, **record})
         self.history.last, self.history.n = last, int(last.partition("-")[0])
 
-    def _stamp(self) -> Write:
-        self._op += 1
-        return Write(self._session_id, self._fence, self._op, self.history.last)
-
     async def catch_up(self) -> None:
         """Fold what the log holds beyond the history: news from people, or what another write put between."""
-        while True:
-            page = await read_raw(self._broker, self._session_id, self.history.last, _PAGE)
-            await fold_raw(self._broker, self._session_id, self.history, page)
-            if len(page) < _PAGE:
-                return
+        more = True
+        while more:
+            more = await self._held(self._next_page)
+
+    async def _next_page(self) -> bool:
+        page = await read_raw(self._broker, self._session_id, self.history.last, _PAGE)
+        await fold_raw(self._broker, self._session_id, self.history, page)
+        return len(page) >= _PAGE
+
+    @property
+    def gap(self) -> bool:
+        """Whether the broker has lost writes, and nobody has reloaded yet."""
+        return not self._whole.is_set()
+
+    async def reload(self, first: Callable[[], Effects] = Effects) -> None:
+        """Drop the fold after a `Gap`: read what the broker still has, write `first` there, and go on. Raises `Gap` anew."""
+        gap = self._failed
+        if not isinstance(gap, Gap):
+            return
+        while self._sending is not None:
+            await asyncio.wait({self._sending})
+        self.history = History()
+        await self.catch_up()
+        self._op = gap.op
+        if effects := first():
+            await self._append(effects)
+        self._failed = None
+        self._whole.set()
+
+    async def whole(self) -> None:
+        """Wait until what the broker lost is known: until `reload`."""
+        await self._whole.wait()
 
     async def park(self) -> bool:
         """Park the turn; False when there is news to fold first."""
         await self.flush()
-        return await runs.park(self._broker, self._stamp(), budget=self._budget)
+        return await self._ask(lambda stamp: runs.park(self._broker, stamp, budget=self._budget))
 
     async def finish(
         self, state: Record, effects: Effects | None = None, *, regardless: bool = False, report: bytes = b""
@@ -173,10 +251,11 @@ class Writer:
         await self.flush()
         effects = effects or Effects()
         ended = effects.stored({"type": "turnEnded", "state": state})
-        stamp = self._stamp()
-        if regardless:
-            stamp = Write(stamp.session_id, stamp.fence, stamp.op, "")
-        return await runs.finish(self._broker, stamp, ended, effects.values, report=report, budget=self._budget)
+        values = effects.values
+        return await self._ask(
+            lambda stamp: runs.finish(self._broker, stamp, ended, values, report=report, budget=self._budget),
+            seen="" if regardless else None,
+        )
 
     async def close(self) -> None:
         """Stop writing. What is in flight may still arrive; what waits does not."""

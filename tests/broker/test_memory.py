@@ -141,7 +141,7 @@ async def test_leases_are_renewed_and_lapse(broker: Broker) -> None:
     key = broker.keys.queue(0, "agent")
 
     lost = await queue.renew(broker, key, [holder.job.id], worker="w1", agent="agent", slots=1, version="1", budget=5)
-    assert lost == []
+    assert lost == {}
     await command(broker, "ZREM", f"{key}:running", other.job.id)
     assert await queue.sweep(broker, 0) == 1
 

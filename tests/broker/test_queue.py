@@ -43,9 +43,9 @@ async def raw_claim(broker: Broker, **more: Argument) -> list[bytes]:
     return await broker.run("claim", queue_key(broker), budget=5, **given)
 
 
-async def renew(broker: Broker, *jobs: str, worker: str = "w1") -> list[str]:
+async def renew(broker: Broker, *jobs: str, worker: str = "w1", slots: int = 3) -> dict[str, str]:
     return await queue.renew(
-        broker, queue_key(broker), jobs, worker=worker, agent="agent", slots=3, version="1", budget=5
+        broker, queue_key(broker), jobs, worker=worker, agent="agent", slots=slots, version="1", budget=5
     )
 
 
@@ -214,7 +214,7 @@ async def test_a_renewed_lease_does_not_lapse(broker: Broker) -> None:
     holder = await running(broker)
     for quarter in range(1, 9):
         await move_clock(broker, lease_ms(broker) * quarter // 4)
-        assert await renew(broker, holder.job.id) == []
+        assert await renew(broker, holder.job.id) == {}
         assert await claim(broker, worker="w2") == []
 
     assert await queued(broker) == ([], [holder.job.id])
@@ -229,7 +229,7 @@ async def test_a_broker_that_was_away_is_not_a_dead_fleet(broker: Broker) -> Non
     assert await queued(broker) == ([], [holder.job.id])
     claimed = await queue.claim(broker, queue_key(broker), worker="w2", slots=1, lease=15, budget=5)
     assert 13 < (claimed.wait or 0) <= 15
-    assert await renew(broker, holder.job.id) == []
+    assert await renew(broker, holder.job.id) == {}
     assert (await holder.append())[0] == "ok"
 
 
@@ -286,6 +286,33 @@ async def test_renew_registers_the_worker(broker: Broker) -> None:
     assert await command(broker, "ZRANGE", f"{base}workers:agent", 0, -1) == [b"w6"]
 
 
+async def test_a_worker_without_slots_renews_and_is_not_registered(broker: Broker) -> None:
+    holder = await running(broker)
+    await move_clock(broker, lease_ms(broker) // 4)
+    await renew(broker, holder.job.id, slots=0)
+
+    assert await keys_of(broker, "worker", "workers") == []
+    await move_clock(broker, lease_ms(broker) // 2)
+    await renew(broker)
+    await move_clock(broker, lease_ms(broker) * 3 // 4)
+    await renew(broker)
+    await move_clock(broker, lease_ms(broker) + 1)
+    assert await claim(broker, slots=0) == []
+    assert await queued(broker) == ([], [holder.job.id])
+
+
+async def test_leaving_rings_for_what_is_due(broker: Broker) -> None:
+    """The worker that leaves may have been given the token, and does nothing with it."""
+    session_id = await open_session(broker)
+    await start(broker, session_id)
+    wake = f"{queue_key(broker)}:wake"
+    token = await command(broker, "LPOP", wake)
+
+    await queue.leave(broker, queue_key(broker), worker="w5", agent="agent", budget=5)
+
+    assert await command(broker, "LRANGE", wake, 0, -1) == [token]
+
+
 async def test_leaving_takes_the_worker_out(broker: Broker) -> None:
     await renew(broker, worker="w5")
     await queue.leave(broker, queue_key(broker), worker="w5", agent="agent", budget=5)
@@ -293,21 +320,35 @@ async def test_leaving_takes_the_worker_out(broker: Broker) -> None:
     assert await keys_of(broker, "worker", "workers") == []
 
 
-@pytest.mark.parametrize("how", ["lapsed", "interrupted", "parked", "released"])
-async def test_renew_says_what_is_held_no_longer(broker: Broker, how: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ("lapsed", "lost"),
+        ("released", "lost"),
+        ("interrupted", "ended"),
+        ("interrupted and sent again", "ended"),
+        ("parked", None),  # its own doing: that write's reply says so
+        ("finished", None),
+    ],
+)
+async def test_renew_says_what_is_held_no_longer_and_why(broker: Broker, how: str, why: str | None) -> None:
     lost, kept = await running(broker), await running(broker)
     if how == "lapsed":
         await command(broker, "ZADD", f"{queue_key(broker)}:running", 1, lost.job.id)
         await claim(broker, slots=0)
-    elif how == "interrupted":
+    elif how.startswith("interrupted"):
         await transitions.interrupt(broker, lost.session_id, lost.turn)
+        if how.endswith("again"):
+            await start(broker, lost.session_id)
+    elif how == "finished":
+        await lost.finish()
     elif how == "parked":
         await lost.append(*ask("c"))
         await lost.park()
     else:
         await runs.release(broker, lost.session_id, lost.fence, budget=5)
 
-    assert await renew(broker, lost.job.id, kept.job.id) == [lost.job.id]
+    assert await renew(broker, lost.job.id, kept.job.id) == ({lost.job.id: why} if why else {})
 
 
 # Sweep.
@@ -371,7 +412,7 @@ async def test_a_job_is_read_whatever_the_prefix_ends_with(prefix: str, shard: i
 
     for wake in (1, 2):
         (claimed,) = (await queue.claim(broker, line, worker="w", slots=1, lease=0.001, budget=5)).jobs
-        for job in (queue.read_job(*claimed), queue.rung_job(claimed[0])):
+        for job in (queue.read_job(*claimed), queue.named_job(claimed[0])):
             assert (job.session_id, job.turn_id, job.wake) == (session, sent.turn, wake)
         await asyncio.sleep(0.005)  # the lease lapses; the next claim puts the job back under its next wake
         await queue.claim(broker, line, worker="w", slots=0, lease=60, budget=5)

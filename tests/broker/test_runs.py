@@ -138,8 +138,8 @@ async def test_a_number_that_skips_is_a_gap(broker: Broker) -> None:
     holder = await running(broker)
     before = await last_id(broker, holder.session_id)
 
-    assert await holder.write("append", "e", notice("x"), op=2) == ["gap"]
-    assert await holder.write("park", op=5) == ["gap"]
+    assert await holder.write("append", "e", notice("x"), op=2) == ["gap", "0"]
+    assert await holder.write("park", op=5) == ["gap", "0"]
     assert await last_id(broker, holder.session_id) == before
 
 
@@ -150,7 +150,7 @@ async def test_what_was_seen_and_is_not_in_the_log_is_a_gap(broker: Broker, verb
     extra = {"ended": ENDED} if verb == "finish" else {}
     for lost in (f"{int(n) + 1}-{ms}", f"{n}-{int(ms) + 1}", f"{n}-{int(ms) - 1}"):
         holder.seen = lost
-        assert await holder.write(verb, op=1, **extra) == ["gap"]
+        assert await holder.write(verb, op=1, **extra) == ["gap", "0"]
     assert await fields(broker, holder.session_id, "op", "job") == ["0", "running"]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 from collections.abc import AsyncIterator
 from typing import Any
@@ -28,6 +27,11 @@ from workers.worker import TurnWorker
 
 def agent(model: Any = None, *tools: Any, **options: Any) -> AgentDefinition:
     return AgentDefinition(model=model or Steps(), name=options.pop("name", "agent"), tools=tools, **options)
+
+
+def held_jobs(worker: TurnWorker) -> list[str]:
+    """The jobs whose leases a worker holds."""
+    return [job_id for jobs in worker.turns.leases.by_queue().values() for job_id in jobs]
 
 
 async def queued_turn(broker: Broker, name: str = "agent") -> Stage:
@@ -121,7 +125,7 @@ async def test_a_parked_turn_holds_no_slot_and_nothing_else(broker: Broker) -> N
         for stage in stages:
             await stage.until("parked")
         await eventually(lambda: worker.tasks, "no task is left", until=lambda tasks: not tasks)
-        assert (worker.job_counter, worker.turns.queues, worker.turns.runs) == (0, {}, {})
+        assert (worker.job_counter, len(worker.turns.leases), worker.turns.runs) == (0, 0, {})
         assert await holders.queued(broker) == ([], [])
         for stage in reversed(stages):
             await stage.answer((await stage.callbacks())[0])
@@ -157,12 +161,12 @@ async def test_a_job_that_was_claimed_and_rung_for_is_run_once_and_held(broker: 
     await gate.reached.wait()
     await asyncio.sleep(0.02)
 
-    assert list(worker.turns.queues) == list(worker.tasks) == [job_id]
+    assert held_jobs(worker) == list(worker.tasks) == [job_id]
     assert worker.job_counter == 1
     gate.open.set()
     await stage.ended()
     await eventually(lambda: worker.tasks, "no task is left", until=lambda tasks: not tasks)
-    assert (worker.turns.queues, worker.job_counter) == ({}, 0)
+    assert (len(worker.turns.leases), worker.job_counter) == (0, 0)
     assert "notice" not in holders.kinds(await stage.records())[5:]
 
 
@@ -182,7 +186,7 @@ async def test_a_token_of_a_job_that_runs_here_already_changes_nothing(broker: B
         await eventually(left, "the token was taken", until=lambda exists: exists == 0)
         await asyncio.sleep(0.02)
         assert stage.worker.tasks == {job_id: task}
-        assert list(stage.worker.turns.queues) == [job_id]
+        assert held_jobs(stage.worker) == [job_id]
         gate.open.set()
         await stage.ended()
 
@@ -302,7 +306,7 @@ async def test_a_lost_worker_s_turn_goes_on_elsewhere(short: Broker, monkeypatch
     async with staged(short, Steps([gate, "never"])) as stage:
         await stage.send()
         await gate.reached.wait()
-        monkeypatch.setattr(stage.worker, "_renew_all", asyncio.Event().wait)
+        await stage.worker.renewal.stop()
         monkeypatch.setattr(stage.worker.turns, "hand_back", lambda *_: asyncio.sleep(0, True))
         stage.worker.stopping.set()
         for task in stage.worker.tasks.values():
@@ -336,7 +340,7 @@ async def test_a_loop_that_fails_goes_on(short: Broker, monkeypatch: pytest.Monk
     """Renewal must not end because of one fault: every lease of the worker would lapse."""
     real, failures = queue.renew, [ValueError("x"), RuntimeError("y")]
 
-    async def renew(*args: Any, **options: Any) -> list[str]:
+    async def renew(*args: Any, **options: Any) -> dict[str, str]:
         if failures and stage.worker.tasks:
             raise failures.pop()
         return await real(*args, **options)
@@ -377,32 +381,6 @@ async def test_a_fold_is_not_kept_over_a_log_that_lost_writes(broker: Broker) ->
 
     said = [m.content[0].text for m in model.requests[-1].messages if isinstance(m, UserMessage)]  # type: ignore[union-attr] # texts
     assert said == ["the new words", "more"]
-
-
-# Jobs that are not as they should be.
-
-
-async def test_a_job_of_an_unknown_function_ends_its_turn(broker: Broker) -> None:
-    stage = await queued_turn(broker)
-    (job_id,), _ = await holders.queued(broker)
-    await holders.command(broker, "DEL", f"{broker.keys.queue(0, 'agent')}:wake")
-    body = json.dumps({"f": "another", "a": [stage.session_id, stage.turn, 1]})
-    await holders.command(broker, "SET", f"arq:job:{job_id}", body)
-
-    async with working(broker, agent()):
-        state = await stage.ended()
-
-    assert (state["type"], state["error"]["code"]) == ("failed", "bad_job")
-
-
-async def test_a_job_with_a_bad_body_is_made_anew(short: Broker) -> None:
-    stage = await queued_turn(short)
-    (job_id,), _ = await holders.queued(short)
-    await holders.command(short, "DEL", f"{short.keys.queue(0, 'agent')}:wake")
-    await holders.command(short, "SET", f"arq:job:{job_id}", "\x80\x04 a pickle")
-
-    async with working(short, agent(Steps(["hello"]))):
-        assert (await stage.ended())["text"] == "hello"
 
 
 # What its log may say.

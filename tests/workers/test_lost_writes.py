@@ -1,0 +1,250 @@
+"""A broker that loses writes under a run, as a failover does: what it still has is an earlier moment of the same story."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import pytest
+from eventually import eventually
+from turns import Gate, Stage, Steps, call, staged
+
+from broker import fault_points
+from broker.broker import Broker
+from workers.tools import tool
+
+Kept = dict[bytes, tuple[bytes, int]]
+
+
+async def take(broker: Broker) -> Kept:
+    """Everything that the broker has of this deployment now."""
+    keys = [key async for key in broker.client.scan_iter(match=f"*{broker.settings.prefix}*", count=1000)]
+    kept: Kept = {}
+    for key in keys:
+        body, ttl = cast("bytes", await broker.client.dump(key)), await broker.client.pttl(key)
+        kept[key] = body, max(ttl, 0)
+    return kept
+
+
+async def go_back(broker: Broker, kept: Kept) -> None:
+    """Lose every write since `kept` was taken, at once."""
+    keys = [key async for key in broker.client.scan_iter(match=f"*{broker.settings.prefix}*", count=1000)]
+    async with broker.client.pipeline(transaction=True) as pipe:
+        pipe.delete(*keys)
+        for key, (body, ttl) in kept.items():
+            pipe.restore(key, ttl, body)
+        await pipe.execute()
+
+
+@pytest.fixture
+def after_append(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Callable[[], Awaitable[None]]], None]:
+    """Do something when the run's append number so many has been made, before it hears of it."""
+
+    def arm(at: int, action: Callable[[], Awaitable[None]]) -> None:
+        passed = 0
+
+        async def passing() -> None:
+            nonlocal passed
+            passed += 1
+            if passed == at:
+                await action()
+
+        monkeypatch.setitem(fault_points.armed, "append.after", passing)
+
+    return arm
+
+
+class Moment:
+    """A moment that can be gone back to."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.kept: Kept = {}
+        self._broker = broker
+
+    async def take(self) -> None:
+        """Let it be now."""
+        self.kept = await take(self._broker)
+
+    async def go_back(self) -> None:
+        """Go back to it."""
+        assert self.kept
+        await go_back(self._broker, self.kept)
+
+
+def gaps(logs: list[Any]) -> list[str]:
+    return [entry["turn"] for entry in logs if entry["event"] == "broker_lost_writes"]
+
+
+async def expect_whole_and_said(stage: Stage, logs: list[Any]) -> None:
+    """The turn completes in one attempt, and both the log of the worker and its summary say what was met."""
+    assert (await stage.ended())["type"] == "completed"
+    assert gaps(logs) == [stage.turn]
+    assert stage.worker.turns.handed_back == []
+    assert "runs again" not in str(await stage.records())
+    await stage.worker.drain(0)
+    (summary,) = [entry for entry in logs if entry["event"] == "worker_stopped"]
+    assert summary["broker_lost_writes"] == 1
+
+
+async def test_a_model_call_is_made_again(redis_broker: Broker, logs: list[Any], after_append: Any) -> None:
+    first, second, moment = Gate(), Gate(), Moment(redis_broker)
+    after_append(1, moment.take)
+    model = Steps(tries={0: [["one ", first, "two ", second, "three"], ["afresh"]]})
+    async with staged(redis_broker, model) as stage:
+        await stage.send()
+        await first.reached.wait()
+        await eventually(lambda: moment.kept, "the first piece is in the log")
+        first.open.set()
+
+        async def written() -> list[str]:
+            keys = [key async for key in redis_broker.client.scan_iter(match=f"*text:{stage.session_id}*")]
+            return [(await redis_broker.client.get(key)).decode() for key in keys]
+
+        await eventually(written, "the second one too", until=lambda texts: texts == ["one two "])
+        await moment.go_back()
+        second.open.set()
+        await expect_whole_and_said(stage, logs)
+        assert [said[0]["text"] for said in [entry["content"] for entry in await stage.entries("message")]] == ["afresh"]
+
+
+async def test_a_tool_whose_start_was_lost_runs_once_and_its_result_is_stored_once(
+    redis_broker: Broker, logs: list[Any], after_append: Any
+) -> None:
+    gate, moment, runs = Gate(), Moment(redis_broker), 0
+
+    @tool
+    async def work() -> str:
+        """Work."""
+        nonlocal runs
+        runs += 1
+        await gate.wait()
+        return "worked"
+
+    after_append(1, moment.take)
+    async with staged(redis_broker, Steps([call("work", "a")]), work) as stage:
+        await stage.send()
+        await gate.reached.wait()
+        await moment.go_back()
+        gate.open.set()
+        await expect_whole_and_said(stage, logs)
+        assert (runs, await stage.results()) == (1, {"a": "worked"})
+
+
+async def test_a_tool_that_goes_on_is_written_down_again_as_started(
+    redis_broker: Broker, logs: list[Any], after_append: Any
+) -> None:
+    """Else a worker that comes after this one would take it for one that never ran."""
+    first, second, moment = Gate(), Gate(), Moment(redis_broker)
+
+    @tool
+    async def work(which: int) -> str:
+        """Work."""
+        await (first, second)[which].wait()
+        return f"worked {which}"
+
+    after_append(1, moment.take)
+    async with staged(redis_broker, Steps([call("work", "a", which=0), call("work", "b", which=1)]), work) as stage:
+        await stage.send()
+        await first.reached.wait()
+        await second.reached.wait()
+        await moment.go_back()
+        first.open.set()
+
+        async def started() -> list[str]:
+            found = [record["entry"] for record in await stage.records() if record["type"] == "entryAdded"]
+            return [entry["toolCallId"] for entry in found if entry.get("type") == "toolResult"]
+
+        await eventually(started, "both are written down", until=lambda calls: sorted(calls) == ["a", "b"])
+        await eventually(stage.results, "the first one's result is there", until=lambda seen: "a" in seen)
+        second.open.set()
+        await expect_whole_and_said(stage, logs)
+        assert await stage.results() == {"a": "worked 0", "b": "worked 1"}
+
+
+async def test_a_tool_whose_call_was_lost_is_stopped_and_the_model_asked_again(
+    redis_broker: Broker, logs: list[Any]
+) -> None:
+    gate, other, moment, stopped = Gate(), Gate(), Moment(redis_broker), asyncio.Event()
+
+    @tool
+    async def work() -> str:
+        """Work."""
+        try:
+            await gate.wait()
+        finally:
+            stopped.set()
+        return "worked"
+
+    @tool
+    async def beside() -> str:
+        """Work beside it."""
+        await other.wait()
+        return "beside"
+
+    model = Steps(tries={0: [["Well.", other_moment := Gate(), call("work", "a"), call("beside", "b")], ["no calls"]]})
+    async with staged(redis_broker, model, work, beside) as stage:
+        await stage.send()
+        await other_moment.reached.wait()
+        await eventually(stage.records, "its message is open", until=lambda found: len(found) > 4)
+        await moment.take()
+        other_moment.open.set()
+        await gate.reached.wait()
+        await other.reached.wait()
+        await moment.go_back()
+        other.open.set()
+        await asyncio.wait_for(stopped.wait(), 5)
+        await expect_whole_and_said(stage, logs)
+        assert await stage.results() == {}
+
+
+async def test_a_result_that_was_lost_is_not_known_any_more(redis_broker: Broker, logs: list[Any]) -> None:
+    """Its tool had started and does not run: as after a crash, it is not run again."""
+    gate, moment, paid = Gate(), Moment(redis_broker), []
+
+    @tool
+    async def pay() -> str:
+        """Pay."""
+        paid.append(1)
+        await moment.take()
+        return "paid"
+
+    @tool
+    async def work() -> str:
+        """Work."""
+        await gate.wait()
+        return "worked"
+
+    async with staged(redis_broker, Steps([call("pay", "a"), call("work", "b")]), pay, work) as stage:
+        await stage.send()
+        await gate.reached.wait()
+        await eventually(stage.results, "the first result is there", until=lambda seen: "a" in seen)
+        await moment.go_back()
+        gate.open.set()
+        await expect_whole_and_said(stage, logs)
+        results = await stage.results()
+    assert paid == [1]
+    assert results["b"] == "worked"
+    assert "what it did is not known" in results["a"]
+
+
+async def test_an_end_that_was_lost_is_written_again(redis_broker: Broker, logs: list[Any]) -> None:
+    """The append before it is lost, unnoticed until the turn is to end."""
+    gate, moment = Gate(), Moment(redis_broker)
+    model = Steps(tries={0: [["one", gate], ["two"]]})
+    async with staged(redis_broker, model) as stage:
+        await stage.send()
+        await gate.reached.wait()
+        await moment.take()
+        gate.open.set()
+        real = stage.worker.turns.runs[stage.session_id]._finish
+
+        async def lose(*arguments: Any) -> Any:
+            stage.worker.turns.runs[stage.session_id]._finish = real  # type: ignore[method-assign]
+            await moment.go_back()
+            return await real(*arguments)
+
+        stage.worker.turns.runs[stage.session_id]._finish = lose  # type: ignore[method-assign]
+        state = await stage.ended()
+        assert state["text"] == "two"
+        await expect_whole_and_said(stage, logs)

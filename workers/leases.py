@@ -1,0 +1,87 @@
+"""The leases of what a worker holds, as their holder knows them: each until when it certainly stands.
+
+A lease is counted from the moment when it was asked for, on the monotonic clock: the broker counts from later. Past that
+moment its holder starts no step and writes nothing until a renewal says that the broker still counts it as the holder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from time import monotonic
+
+
+class Lease:
+    """One job's lease. `lost`: the broker has given the job to somebody else, or its turn has ended."""
+
+    __slots__ = ("_renewed", "lost", "queue", "until")
+
+    def __init__(self, queue: str = "", until: float = math.inf) -> None:
+        self.queue = queue
+        self.until = until
+        self.lost = False
+        self._renewed: asyncio.Event | None = None
+
+    @property
+    def left(self) -> float:
+        """Seconds for which it certainly stands; 0 or less past its end."""
+        return self.until - monotonic()
+
+    def renew(self, until: float) -> None:
+        """A renewal has confirmed it."""
+        self.until = max(until, self.until)
+        if self._renewed is not None:
+            self._renewed.set()
+            self._renewed = None
+
+    async def stands(self) -> None:
+        """Return at once while it certainly stands; past its end, wait until a renewal has confirmed it.
+
+        For one that is lost that never comes: its run is cancelled.
+        """
+        while monotonic() >= self.until:
+            if self._renewed is None:
+                self._renewed = asyncio.Event()
+            await self._renewed.wait()
+
+
+class Leases:
+    """The leases of all jobs that a worker holds, by job id. Its loop takes and drops them; any thread may list them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: dict[str, Lease] = {}
+
+    def __contains__(self, job_id: str) -> bool:
+        return job_id in self._held
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def get(self, job_id: str) -> Lease | None:
+        """Return the lease of a job, if it is held."""
+        return self._held.get(job_id)
+
+    def take(self, job_id: str, queue: str, until: float) -> Lease:
+        """Hold a job; its lease, if it is held already."""
+        lease = self._held.get(job_id)
+        if lease is None:
+            lease = Lease(queue, until)
+            with self._lock:
+                self._held[job_id] = lease
+        return lease
+
+    def drop(self, job_id: str) -> None:
+        """Hold a job no more."""
+        with self._lock:
+            self._held.pop(job_id, None)
+
+    def by_queue(self) -> dict[str, list[str]]:
+        """Return the ids of the jobs that are held, by their queue."""
+        with self._lock:
+            held = list(self._held.items())
+        found: dict[str, list[str]] = {}
+        for job_id, lease in held:
+            found.setdefault(lease.queue, []).append(job_id)
+        return found
