@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-from collections.abc import Coroutine, Sequence
+import os
+from collections.abc import Awaitable, Coroutine, Sequence
 from typing import Any
 
 import click
 
+from api_shim.cli import stop_signals
 from api_shim.cli.loading import load_agents
 from api_shim.cli.place import need_broker, url_option
 from broker.broker import Broker
@@ -32,60 +33,68 @@ def worker(
     configure_logging(json=as_json)
     given: dict[str, Any] = {"redis_url": need_broker(url), "slots": slots, "lease": lease, "grace": grace}
     settings = Settings(**{name: value for name, value in given.items() if value is not None})
-    asyncio.run(run_worker(settings, [agent.definition for agent in load_agents(agents)]))
+    asyncio.run(_run(settings, [agent.definition for agent in load_agents(agents)]))
+
+
+async def _run(settings: Settings, definitions: Sequence[AgentDefinition]) -> None:
+    if not await run_worker(settings, definitions):
+        os._exit(0)  # else the loop would wait for code that does not stop; its turns are others' by now
 
 
 async def run_worker(
     settings: Settings, definitions: Sequence[AgentDefinition], broken: Coroutine[Any, Any, None] | None = None
-) -> None:
-    """Run one worker until SIGTERM or SIGINT, then drain it. Raises `BrokerUnavailableError` for an unfit broker.
+) -> bool:
+    """Run one worker until SIGTERM or SIGINT, then drain it; the second signal ends the grace.
 
-    `broken` returns when there is nothing left to run on: the worker ends at once then.
+    `broken` returns when there is nothing left to run on: the worker ends at once then. Returns whether all that ran has
+    stopped. Raises `BrokerUnavailableError` for an unfit broker.
     """
+    loop, stop, hurry = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+
+    def signalled(_: object = None) -> None:
+        (hurry if stop.is_set() else stop).set()
+
+    stop_signals.listen(loop, signalled)
     breaking = asyncio.create_task(broken) if broken is not None else None
+    if breaking is not None:
+        for _ in range(2):  # as two signals
+            breaking.add_done_callback(signalled)
     broker = Broker(settings)
     try:
-        await broker.check()
         running = TurnWorker(broker, definitions)
-        await until_signalled(running, settings.grace, breaking)
+        if not await _first(stop, broker.check()):
+            main = asyncio.create_task(running.main())
+            await _first(stop, asyncio.shield(main))
+        else:
+            main = None
+        hurrying = asyncio.create_task(_hurried(running, hurry))
+        await running.drain(settings.grace)
+        hurrying.cancel()
+        if main is not None:
+            await main
+        return not running.tasks
     finally:
+        stop_signals.ignore(loop)
         await broker.close()
         if breaking is not None:
             breaking.cancel()
             await asyncio.gather(breaking, return_exceptions=True)
 
 
-async def until_signalled(running: TurnWorker, grace: float, breaking: asyncio.Task[None] | None = None) -> None:
-    """Run a worker until the first signal, then drain it; the second signal ends the grace, and so does `breaking`."""
-    loop = asyncio.get_running_loop()
-    signals = 0
-    stop, hurry = asyncio.Event(), asyncio.Event()
+async def _first(event: asyncio.Event, work: Awaitable[None]) -> bool:
+    """Wait for an event or for work, which is given up for the event; whether it was the event. Raises what the work raises."""
+    waiting, working = asyncio.create_task(event.wait()), asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({waiting, working}, return_when=asyncio.FIRST_COMPLETED)
+        if not event.is_set():
+            await working
+        return event.is_set()
+    finally:
+        waiting.cancel()
+        working.cancel()
+        await asyncio.gather(waiting, working, return_exceptions=True)
 
-    def signalled() -> None:
-        nonlocal signals
-        signals += 1
-        (stop if signals == 1 else hurry).set()
 
-    def broke(_: asyncio.Task[None]) -> None:
-        stop.set()
-        hurry.set()
-
-    if breaking is not None:
-        breaking.add_done_callback(broke)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, signalled)
-    main = asyncio.create_task(running.main())
-    stopping = asyncio.create_task(stop.wait())
-    await asyncio.wait({main, stopping}, return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
-    if not main.done():
-        draining = asyncio.create_task(running.drain(grace))
-        hurrying = asyncio.create_task(hurry.wait())
-        await asyncio.wait({draining, hurrying}, return_when=asyncio.FIRST_COMPLETED)
-        hurrying.cancel()
-        if not draining.done():
-            await running.drain(0)
-            draining.cancel()
-            await asyncio.gather(draining, return_exceptions=True)
-        await draining if not draining.cancelled() else None
-    await main
+async def _hurried(running: TurnWorker, hurry: asyncio.Event) -> None:
+    await hurry.wait()
+    await running.drain(0)

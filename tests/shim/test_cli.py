@@ -114,7 +114,7 @@ def test_a_worker_that_is_told_to_stop_drains_and_says_what_it_did(
         _, err = process.communicate(timeout=10)
 
     last = json.loads(err.splitlines()[-1])
-    assert (process.returncode, last["event"], last["finished"], last["handed_back"]) == (0, "worker_stopped", 1, [])
+    assert (process.returncode, last["event"], last["turns"], last["handed_back"]) == (0, "worker_stopped", 1, [])
     assert "secret" not in err
 
 

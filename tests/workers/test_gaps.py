@@ -105,7 +105,9 @@ async def test_a_model_call_is_made_again(redis_broker: Broker, logs: list[Any],
         await moment.go_back()
         second.open.set()
         await expect_whole_and_said(stage, logs)
-        assert [said[0]["text"] for said in [entry["content"] for entry in await stage.entries("message")]] == ["afresh"]
+        assert [said[0]["text"] for said in [entry["content"] for entry in await stage.entries("message")]] == [
+            "afresh"
+        ]
 
 
 async def test_a_tool_whose_start_was_lost_runs_once_and_its_result_is_stored_once(
@@ -237,14 +239,15 @@ async def test_an_end_that_was_lost_is_written_again(redis_broker: Broker, logs:
         await gate.reached.wait()
         await moment.take()
         gate.open.set()
-        real = stage.worker.turns.runs[stage.session_id]._finish
+        run: Any = stage.worker.turns.runs[stage.session_id]
+        real = run._finish
 
         async def lose(*arguments: Any) -> Any:
-            stage.worker.turns.runs[stage.session_id]._finish = real  # type: ignore[method-assign]
+            run._finish = real
             await moment.go_back()
             return await real(*arguments)
 
-        stage.worker.turns.runs[stage.session_id]._finish = lose  # type: ignore[method-assign]
+        run._finish = lose
         state = await stage.ended()
         assert state["text"] == "two"
         await expect_whole_and_said(stage, logs)
