@@ -135,7 +135,7 @@ class HeldTurns:
 
     async def _begin(
         self, job: queue.Job, fence: str, after: str, *, rung: bool
-    ) -> Begun | Literal["dropped", "taken", "newer", "dead"]:
+    ) -> Begun | Literal["dropped", "taken", "newer", "later", "dead"]:
         """Begin a job, again with the same fence while the broker is away. Raises `BrokerUnavailableError` when it leaves."""
         while True:
             try:
