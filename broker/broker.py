@@ -29,6 +29,7 @@ from broker.scripting import Argument, load_script
 from broker.settings import Settings
 
 MINIMUM_VERSION: Final = (6, 2)
+_LOADING_S: Final = 0.2
 _NO_PERMISSION: Final = re.compile("o permissions|The user executing the script can't|ACL failure in script")
 """What an access list's refusal says, of a command or inside a script, as versions word it."""
 
@@ -126,17 +127,41 @@ class Broker:
 
         return await ride_out(attempt, self.settings.command_budget if budget is None else budget, said)
 
-    async def check(self, *, writes: bool = True) -> None:
+    async def check(self, *, writes: bool = True, patience: float | None = None) -> None:
         """Refuse a broker that would lose data: raises `BrokerUnavailableError` with one sentence that says what to change.
 
-        Without `writes`, a user whose access list lets it only read (`deploy/users.acl`: observer) passes too.
+        Without `writes`, a user whose access list lets it only read (`deploy/users.acl`: observer) passes too. A server that
+        still loads its data is waited for, `patience` seconds (default: the setting `command_budget`).
         """
         if self.embedded is not None:
             return
+        clock = asyncio.get_running_loop().time
+        until = clock() + (self.settings.command_budget if patience is None else patience)
         try:
-            await self._check(writes)
+            while await self._is_loading(writes):
+                if clock() >= until:
+                    raise BrokerUnavailableError(
+                        "The broker is still loading its data: wait until it has, its log says how far it is."
+                    )
+                await asyncio.sleep(_LOADING_S)
         finally:
             await self._pool.disconnect(inuse_connections=False)  # the check's connection is of no further use
+
+    async def _is_loading(self, writes: bool) -> bool:
+        """Whether the server is not to be judged yet. Raises `BrokerUnavailableError` as `check` does."""
+        try:
+            await self._check(writes)
+        except redis_errors.AuthenticationError as refused:
+            raise BrokerUnavailableError(
+                "The broker refuses the user and password of TURNSTREAM_REDIS_URL: correct them there."
+            ) from refused
+        except redis_errors.BusyLoadingError:
+            return True
+        except TRANSIENT as away:
+            raise BrokerUnavailableError(
+                f"The broker at TURNSTREAM_REDIS_URL cannot be reached ({type(away).__name__}): start it, or correct the URL."
+            ) from away
+        return False
 
     async def _check(self, writes: bool) -> None:
         try:
@@ -144,14 +169,6 @@ class Broker:
             replication = await self.client.info("replication")
         except redis_errors.NoPermissionError:
             return  # an access list may hide INFO; the first command will say what is wrong
-        except redis_errors.AuthenticationError as refused:
-            raise BrokerUnavailableError(
-                "The broker refuses the user and password of TURNSTREAM_REDIS_URL: correct them there."
-            ) from refused
-        except TRANSIENT as away:
-            raise BrokerUnavailableError(
-                f"The broker at TURNSTREAM_REDIS_URL cannot be reached ({type(away).__name__}): start it, or correct the URL."
-            ) from away
         version = tuple(int(part) for part in str(server["redis_version"]).split(".")[:2])
         if version < MINIMUM_VERSION:
             raise BrokerUnavailableError(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import redis
 
@@ -31,16 +33,33 @@ class RealServer:
 @contextmanager
 def serving(folder: Path, *options: str, port: int | None = None) -> Iterator[RealServer]:
     """Run a server in a folder of its own, without persistence unless `options` say otherwise."""
+    with starting(folder, *options, port=port) as server:
+        _await_pong(server.port, server.process, folder)
+        yield server
+
+
+@contextmanager
+def starting(folder: Path, *options: str, port: int | None = None) -> Iterator[RealServer]:
+    """Run a server as `serving` does, without waiting until it answers."""
     program, port = find_server(), port or free_port()
     fixed = ["--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", "", "--appendonly", "no"]
     with (folder / "server.log").open("ab") as out:
         process = subprocess.Popen([program.path, *fixed, *options], stdout=out, stderr=out)
     try:
-        _await_pong(port, process, folder)
         yield RealServer(program, port, process)
     finally:
         process.kill()
         process.wait()
+
+
+SLOWLY: Final = ("--key-load-delay", "10000", "--loading-process-events-interval-bytes", "1024")
+"""Options of a server that takes 10 ms for each key of its snapshot, and answers meanwhile that it is loading."""
+
+
+def fill(admin: redis.Redis, keys: int) -> None:
+    """Write keys of which each takes its time to load."""
+    for number in range(keys):
+        admin.set(f"filled:{number}", os.urandom(500))
 
 
 def _await_pong(port: int, process: subprocess.Popen[bytes], folder: Path) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
+from eventually import eventually
 from holders import command
-from real_server import RealServer, serving
+from real_server import SLOWLY, RealServer, fill, serving, starting
 
 from broker.broker import Broker
 from broker.protocol.errors import BrokerUnavailableError
@@ -109,6 +112,27 @@ async def test_a_full_server_passes(checked: Broker) -> None:
     await checked.client.config_set("maxmemory", 1)
 
     await checked.check()
+
+
+async def test_a_server_that_loads_its_data_is_waited_for(tmp_path: Path) -> None:
+    port = free_port()
+    with serving(tmp_path, port=port), redis.Redis(port=port) as admin:
+        fill(admin, 100)
+        admin.save()
+    broker = Broker(Settings(redis_url=f"redis://127.0.0.1:{port}/0"))
+    with starting(tmp_path, *SLOWLY, port=port):
+        await eventually(lambda: refusal_of(broker, patience=0), "it loads", until=lambda said: "still loading" in said)
+
+        await broker.check()
+    await broker.close()
+
+
+async def refusal_of(broker: Broker, **options: Any) -> str:
+    try:
+        await broker.check(**options)
+    except BrokerUnavailableError as refused:
+        return str(refused)
+    return ""
 
 
 async def test_a_server_that_is_not_there_is_named() -> None:

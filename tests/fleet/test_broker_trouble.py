@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import time
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 import redis
+from eventually import eventually
 from load import RETURN_S, clerk_of, expect_alive, ground, running
 from proxy import Proxy
-from real_server import RealServer, serving
+from real_server import SLOWLY, RealServer, fill, serving, starting
 
 import api_shim as agents
 from api_shim.local import place_of
@@ -52,19 +53,36 @@ async def test_a_server_that_does_not_answer_or_takes_no_writes(
 
 async def test_a_server_that_restarts_and_loads_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
-    with serving(tmp_path, *KEPT, port=port) as server:
+    with ExitStack() as servers, redis.Redis(port=port) as admin:
+        server = servers.enter_context(serving(tmp_path, *KEPT, port=port))
         async with ground(server.url, monkeypatch) as (fleet, load), running(fleet) as worker:
+            fill(admin, 200)
             await load.begin()
+            admin.bgrewriteaof()  # its snapshot is what loads slowly
+            await eventually(
+                lambda: admin.info("persistence")["aof_rewrite_in_progress"], "rewritten", until=lambda on: not on
+            )
             server.process.kill()
             server.process.wait()
 
-            slowly = ("--key-load-delay", "20000", "--loading-process-events-interval-bytes", "1024")
-            started = time.monotonic()
-            with serving(tmp_path, *KEPT, *slowly, port=port):
-                assert time.monotonic() - started > 1, "it has loaded for a while"
+            servers.enter_context(starting(tmp_path, *KEPT, *SLOWLY, port=port))
+            await eventually(lambda: answers(admin), "it loads", until=lambda said: said == "loading")
+            async with running(fleet) as late:  # one that comes meanwhile waits, too
+                assert answers(admin) == "pong"
                 await load.expect_to_go_on()
                 await load.expect_everything()
-                expect_alive(worker)
+                for each in (worker, late):
+                    expect_alive(each)
+
+
+def answers(admin: redis.Redis) -> str:
+    try:
+        admin.ping()
+    except redis.BusyLoadingError:
+        return "loading"
+    except redis.ConnectionError:
+        return "away"
+    return "pong"
 
 
 async def test_connections_that_are_half_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
