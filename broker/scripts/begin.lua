@@ -12,9 +12,9 @@
 --         entry, call: the spawn call's result in the parent, '' for a root
 -- EVENTS  a notice from the second attempt on; the turn's end when dead
 --@include session emit enqueue tree end_turn
-local function put_off(queue)
+local function put_off(queue, delay)
   redis.call('ZREM', queue .. ':running', job)
-  redis.call('ZADD', queue, int(now + 1000), job)
+  redis.call('ZADD', queue, int(now + delay), job)
 end
 
 -- A turn that ends its worker's process takes its neighbours' attempts with it. So a worker runs one turn at a time on the last
@@ -40,7 +40,7 @@ if lease ~= '' and s.fence ~= fence then
   redis.call('ZADD', queue .. ':running', int(now + tonumber(lease)), job)
 end
 if tonumber(s.protocol) > tonumber(protocol) then
-  put_off(queue)
+  put_off(queue, 1000)
   return {'newer'}
 end
 if s.fence ~= fence then
@@ -55,7 +55,7 @@ if s.fence ~= fence then
     return {'dead'}
   end
   if s.attempts > 1 and s.attempts == tonumber(max_attempts) and not last_chance() then
-    put_off(queue)
+    put_off(queue, 100 + micros % 900)  -- not all at once: else one worker claims them all again
     return {'later'}
   end
   redis.call('HSET', s.key, 'attempts', int(s.attempts), 'fence', fence, 'holder', worker, 'job', 'running',

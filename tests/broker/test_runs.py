@@ -414,7 +414,7 @@ async def test_a_worker_runs_one_turn_at_a_time_on_its_last_attempt(broker: Brok
     assert await claim(broker) == [], "it is due later"
 
     await Holder(broker, first, "w1:1", held.last).finish()
-    await move_clock(broker, 1000)
+    await move_clock(broker, 1000)  # at the latest
     (again,) = await claim(broker)
     assert (again.id, (await begin(broker, again, fence="w1:3")).attempt) == (second.id, held.attempt)
 
