@@ -32,9 +32,10 @@ SETTLED_S: Final = 60.0
 """How long turns may take to end once the faults are over, on a machine that has other things to do; what they took is told."""
 
 
-def environment(**more: str) -> dict[str, str]:
+def environment(schedule: Schedule, **more: str) -> dict[str, str]:
     """Return the settings of every process of a part."""
     return {
+        "TURNSTREAM_SHARDS": str(schedule.shards),
         "TURNSTREAM_PREFIX": PREFIX,
         "TURNSTREAM_LEASE": f"{LEASE_S:g}",
         "TURNSTREAM_MAX_ATTEMPTS": "50",
@@ -56,14 +57,14 @@ class Part:
     async def run(self) -> dict[str, Any]:
         """Run it; return its report."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        os.environ.update(environment())
+        os.environ.update(environment(self.schedule))
         options = ("--appendonly", "yes", "--appendfsync", "always", "--save", "")
         async with AsyncExitStack() as stack:
             server = LocalServer(self.folder, *options)
             await asyncio.to_thread(server.start)
             stack.callback(server.stop)
             proxies = {name: await stack.enter_async_context(Proxy(server.port)) for name in PROXIES}
-            broker = Broker(Settings(redis_url=server.url, prefix=PREFIX))
+            broker = Broker(Settings(redis_url=server.url))
             stack.push_async_callback(broker.close)
             crew = Crew(self.schedule, self.folder, self._environments(proxies))
             await stack.enter_async_context(crew.working())
@@ -75,6 +76,7 @@ class Part:
             version: os.environ
             | ({} if version == "head" else {"CHAOS_PLANT": ""})  # what is planted is a fault of HEAD
             | environment(
+                self.schedule,
                 TURNSTREAM_REDIS_URL=proxies[version].url,
                 CHAOS_LEDGER=str(self.folder / "ledger"),
                 PYTHONPATH=f"{tree}:{HERE}",
@@ -139,16 +141,15 @@ async def held_by(broker: Broker) -> list[tuple[str, str, str, int]]:
 
     Nothing while the broker is away.
     """
-    base = broker.keys.base(0)
-    found = []
+    keys, found = broker.keys, []
     try:
         async with asyncio.timeout(0.3):
-            for raw in await broker.client.zrange(f"{base}active", 0, -1):
-                session_id = raw.decode()
-                read: Any = broker.client.hmget(f"{base}session:{session_id}", ["holder", "turn", "n"])
-                holder, turn, last = await read
-                if holder and turn:
-                    found.append((holder.decode(), session_id, turn.decode(), int(last)))
+            for shard in range(broker.settings.shards):
+                for raw in await broker.client.zrange(f"{keys.base(shard)}active", 0, -1):
+                    read: Any = broker.client.hmget(keys.of("session", raw.decode()), ["holder", "turn", "n"])
+                    holder, turn, last = await read
+                    if holder and turn:
+                        found.append((holder.decode(), raw.decode(), turn.decode(), int(last)))
     except Exception:  # noqa: BLE001 - whatever a broker that is away brings about: then nothing is known of this kill
         return []
     return found

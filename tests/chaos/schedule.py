@@ -125,6 +125,11 @@ class Schedule:
     sessions: list[SessionPlan]
     faults: list[Fault]
 
+    @property
+    def shards(self) -> int:
+        """Over how many shards its sessions are spread."""
+        return 1 + self.seed % 2
+
     def births(self, slot: int) -> Iterator[Birth]:
         """Yield how the worker processes of one slot begin, the first one first, without end."""
         rng = random.Random(f"{self.seed}:births:{slot}")

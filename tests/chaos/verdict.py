@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import redis.asyncio as aioredis
 from crew import Crew, Life
 from faults import Faults
 from leaks import leaked_keys
@@ -57,7 +58,12 @@ class Verdict:
     async def ghosts(self) -> None:
         """Once every turn has ended, nothing of a turn is left in the broker."""
         broker = self.evidence.broker
-        base, client = broker.keys.base(0), broker.client
+        for shard in range(broker.settings.shards):
+            await self._ghosts(broker.keys.base(shard), broker.client)
+        if self.counts["dead letters"]:
+            self.findings.append(f"{self.counts['dead letters']} turns are in the dead letters")
+
+    async def _ghosts(self, base: str, client: aioredis.Redis) -> None:
         for pattern in (f"{base}queue:*", "arq:job:*", f"{base}open:*", f"{base}asked:*", f"{base}text:*"):
             for key in await client.keys(pattern):
                 name = key.decode()
@@ -65,9 +71,7 @@ class Verdict:
                     self.findings.append(f"ghost: {name} is left when every turn has ended")
         for raw in await client.zrange(f"{base}active", 0, -1):
             self.findings.append(f"ghost: session {raw.decode()} is in the list of active turns")
-        self.counts["dead letters"] = int(await client.zcard(f"{base}dead"))
-        if self.counts["dead letters"]:
-            self.findings.append(f"{self.counts['dead letters']} turns are in the dead letters")
+        self.counts["dead letters"] += int(await client.zcard(f"{base}dead"))
 
     async def leaks(self) -> None:
         """Once every session has ended, every key has a TTL or is on the permanent list."""
