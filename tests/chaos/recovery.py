@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from faults import Held
 from schedule import LEASE_S
 
 from broker.history_check import LogRecord
 from broker.protocol.wire import parse_stream_id
+
+BOUND_S: Final = LEASE_S + 5
+"""Within which another worker goes on."""
 
 
 def recoveries(session_id: str, records: Sequence[LogRecord], held: Iterable[Held]) -> Iterator[tuple[Held, float]]:
@@ -34,10 +38,11 @@ def recoveries(session_id: str, records: Sequence[LogRecord], held: Iterable[Hel
 def able_since(killed: float, outages: Iterable[tuple[float, float]]) -> float:
     """Return since when another worker could go on: since the kill, or the end of the broker's outages after it.
 
-    An outage moves all leases: none is reaped for what the broker did not hear meanwhile.
+    An outage moves all leases: none is reaped for what the broker did not hear meanwhile. One that begins within the bound
+    begins it anew.
     """
     since = killed
     for began, ended in sorted(outages):
-        if began < since + LEASE_S and ended > since:
+        if began < since + BOUND_S and ended > since:
             since = ended
     return since

@@ -146,7 +146,7 @@ def _table(reports: list[dict[str, Any]]) -> str:
         ("observed events", counts["observed events"]),
         ("recoveries", len(times)),
         ("  p50, p99, max in s", _quantiles(times)),
-        ("  later than 7 s", sum(report["late"] for report in reports)),
+        ("  later than 7 s", sum(len(report["late"]) for report in reports)),
         ("drained over their grace", _quantiles([*sorted(each for report in reports for each in report["drains"])])),
         ("minutes", f"{sum(report['took'] for report in reports) / 60:.1f}"),
         ("findings", sum(len(report["findings"]) for report in reports)),

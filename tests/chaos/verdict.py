@@ -15,8 +15,8 @@ from leaks import leaked_keys
 from ledger import Effect
 from people import Told
 from plans import check_counts, check_plans, made_calls, text_of
-from recovery import able_since, recoveries
-from schedule import LEASE_S, Schedule
+from recovery import BOUND_S, able_since, recoveries
+from schedule import Schedule
 from watchers import Seen
 
 from broker.blobs import read_records
@@ -26,7 +26,6 @@ from broker.protocol.callbacks import AllowApproval, DenyApproval, answer_to_wir
 from broker.seen_check import check_seen
 from broker.transitions import Raw
 
-BOUND_S: Final = LEASE_S + 5
 SAFE: Final = ("again",)
 """Tools that are declared `retry_safe`."""
 
@@ -50,7 +49,7 @@ class Verdict:
         self.evidence = evidence
         self.findings: list[str] = [*evidence.told.findings]
         self.counts: Counter[str] = Counter()
-        self.late = 0
+        self.late: list[str] = []
         self._drains: list[float] = []
         self._recovered: list[float] = []
         self._tools: set[str] = set()
@@ -202,14 +201,14 @@ class Verdict:
         for kill, took in recoveries(session_id, records, faults.held):
             self._recovered.append(took)
             since = able_since(kill.at, faults.outages)
+            said = (
+                f"turn {kill.turn} stood still for {took:.1f} s after its worker was killed (at {kill.at:.3f}), "
+                f"{kill.at + took - since:.1f} s of them with the broker there"
+            )
             if took > BOUND_S:
-                self.late += 1
+                self.late.append(f"session {session_id}: {said}")
             if kill.at + took - since > BOUND_S:
-                self._say(
-                    session_id,
-                    f"turn {kill.turn} stood still for {took:.1f} s after its worker was killed (at {kill.at:.3f}), "
-                    f"{kill.at + took - since:.1f} s of them with the broker there",
-                )
+                self._say(session_id, said)
 
     def _unknown_effects(self) -> None:
         for key in self.evidence.effects.keys() - self._tools:
