@@ -57,7 +57,7 @@ def check_history(
     findings = []
     for each in joined(records):
         if "blob" in each.body or (is_beside(each.body) and "entry" not in each.body):
-            findings.append(Finding("lost_body", each.id, f"The body of this {each.body['type']} is gone."))
+            findings.append(Finding("lost_body", each.id, f"The body of this {each.body.get('type')} is gone."))
         for rule in rules:
             findings += rule.take(each)
 
@@ -225,7 +225,7 @@ class _Entries:
         entry, kind = each.body.get("entry"), each.body.get("type")
         if not entry or kind not in ("entryAdded", "entryCompleted"):
             return
-        name = entry["id"]
+        name = str(entry.get("id"))
         if kind == "entryAdded":
             if name in self._added:
                 at = self._added[name][0]
@@ -268,7 +268,7 @@ class _Callbacks:
     def take(self, each: LogRecord) -> Iterator[Finding]:
         kind = each.body.get("type")
         if kind == "callbackOpened" and "callback" in each.body:
-            name = each.body["callback"]["id"]
+            name = str(each.body["callback"].get("id"))
             if name in self._opened:
                 at = self._opened[name][0]
                 yield Finding("opened_twice", each.id, f"Callback {name} opens here again; it had opened at {at}.")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
 import holders
 import pytest
 
-from broker import transitions
+from broker import scripting, transitions
 from broker.broker import Broker
 from broker.embedded import EmbeddedServer
 from broker.history_check import AcceptedAnswer, LogRecord, check_history, joined
@@ -302,6 +302,41 @@ async def test_a_planted_fault_is_found_and_nothing_beside_it(plant: Plant, code
     assert [each.code for each in found] == [code]
     assert found[0].at in {each.id for each in [*log, told.records[-1]]}
     assert found[0].said.endswith(".")
+
+
+@pytest.fixture
+def failing_fence(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let the scripts take a write by whoever sends it."""
+
+    def broken(name: str) -> str:
+        text = real(name)
+        return text.replace("s.fence ~= fence or ", "") if name == "include/fenced.lua" else text
+
+    real = scripting._file
+    monkeypatch.setattr(scripting, "_file", broken)
+    scripting.load_script.cache_clear()
+    yield
+    scripting.load_script.cache_clear()
+
+
+@pytest.mark.usefixtures("failing_fence")
+async def test_a_fence_that_failed_shows_in_the_marks(embedded_broker: Broker) -> None:
+    """A mark is of the fence that the writer sent: scripts that let a fenced run write are found out by it."""
+    holder = await holders.running(embedded_broker, worker="run-a1")
+    await holder.append("e", holders.notice("mine"))
+    key = f"{embedded_broker.keys.queue(0, 'agent')}:running"
+    await holders.command(embedded_broker, "ZADD", key, 1, holder.job.id)
+    successor = await holders.hold(embedded_broker, worker="run-b1")
+    await successor.append("e", holders.notice("now mine"))
+
+    words = await holder.write("append", "e", holders.notice("still mine"), op=2)
+
+    assert words[0] == "ok"
+    stored = await read_stored(embedded_broker, holder.session_id)
+    found = check_history(stored.records, active=stored.active, last=stored.last)
+    assert [(each.code, each.at) for each in found] == [("fenced_run", stored.last)]
+    assert "run-a1" in found[0].said
+    assert "run-b1" in found[0].said
 
 
 async def test_what_callers_were_told_is_held_against_the_log(told: StoredSession) -> None:
