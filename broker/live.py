@@ -322,7 +322,7 @@ class Hub:
         if end is None:
             self._drop(followed)
             known = ring.position is not None
-            if known:
+            if known and followed.observers:  # else its retention is over, as it should be
                 _logger.warning("session %s: the broker holds it no longer: it lost writes", followed.session_id)
             followed.fail(
                 lambda _position: followed.vanished() if known else transitions.no_session(followed.session_id)
