@@ -63,9 +63,10 @@ def _missed(
 def _invented(
     seen: Sequence[Event], places: Sequence[Position], stored: dict[Position, tuple[Event, ...]]
 ) -> Iterator[Finding]:
+    added = {event.entry.id for events in stored.values() for event in events if isinstance(event, EntryAdded)}
     for event, place in zip(seen, places, strict=True):
         there, name = stored.get(place._replace(k=0)), type(event).__name__
-        if there is None:
+        if there is None or (isinstance(event, TextDelta) and event.entry_id not in added):
             yield Finding("seen_unstored", event.id, f"The observer saw this {name}, and the log has nothing there.")
         elif not place.k and event not in there:
             other = type(there[0]).__name__ if there else "nothing"

@@ -413,6 +413,8 @@ async def test_an_observer_that_saw_what_is_not_stored_is_found(told: StoredSess
     other = decode(told.session_id, parse_stream_id(told.records[6].id), note())
 
     assert [each.code for each in check_seen([*seen, *end], told.records)] == ["seen_unstored"]
+    text = TextDelta(id=f"{seen[-1].id}.1", session_id=told.session_id, turn_id=None, entry_id="nobody's", text="x")
+    assert [each.code for each in check_seen([*seen, text], told.records)] == ["seen_unstored"]
     assert [each.code for each in check_seen([*seen[:6], *other, *seen[7:]], told.records)] == ["seen_other"]
 
 

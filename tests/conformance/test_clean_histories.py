@@ -129,7 +129,7 @@ async def live(steps: Steps, last: str) -> None:
     st.lists(st.tuples(st.sampled_from(list(REPLIES)), st.sampled_from(CUTS)), max_size=4),
     st.sampled_from(list(REPLIES)),
 )
-@settings(max_examples=25)
+@settings(max_examples=20)
 def test_whatever_happens_to_a_session_nothing_is_found(steps: Steps, last: str) -> None:
     with pytest.MonkeyPatch.context() as environment:
         environment.delenv("TURNSTREAM_REDIS_URL", raising=False)

@@ -8,6 +8,12 @@ from agents_for_tests import Gate, Home, StepModel, done, home_fixture, started 
 import api_shim as agents
 
 
+@pytest.fixture(autouse=True)
+def _short_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker looks for lapsed leases each fifth of one."""
+    monkeypatch.setenv("TURNSTREAM_LEASE", "2")
+
+
 async def lose_every_worker(home: Home, session: agents.Session) -> None:
     """Let the lease of the session's turn lapse, as after the crash of the last worker that it may have."""
     broker = home.broker
