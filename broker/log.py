@@ -153,8 +153,11 @@ async def _explain(
             f"copy looks the same: read the session again from {format_cursor(session_id, last)}."
         )
     if await _stored_at(broker, session_id, place.n, budget) is None:
+        log = broker.keys.of("log", session_id)
+        (left,) = await _ask(broker, session_id, ("XRANGE", log, "-", "+", "COUNT", 1), budget=budget)
+        first = f"begins with {left[0][0].decode()}" if left else "is empty"
         return ObservationLost(
-            f"Session {session_id}: the log no longer holds event {place.n}; go on with what is left of it.",
+            f"Session {session_id}: the log no longer holds event {place.stream_id}, it {first}; go on with what is left of it.",
             format_cursor(session_id, START),
         )
     common = await common_position(broker, session_id, place, last, budget=budget)

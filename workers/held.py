@@ -152,7 +152,6 @@ class HeldTurns:
                     lease=self.broker.settings.lease if rung else None,
                 )
             except BrokerUnavailableError:
-                log.warning("broker_away", worker=self.worker, session=job.session_id, turn=job.turn_id)
                 if self.stopping.is_set():
                     raise
 

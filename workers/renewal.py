@@ -35,12 +35,15 @@ WEDGED_S: Final = 60.0
 
 @dataclass
 class _Told:
-    """What one round learnt: jobs whose leases stand since `asked`, and those that are held no longer, with the reason."""
+    """What one round learnt: jobs whose leases stand since `asked`, and those that are held no longer, with the reason.
+
+    `failed` is what a queue met that did not answer.
+    """
 
     asked: float
     standing: list[str]
     gone: list[tuple[str, str]]
-    whole: bool
+    failed: Exception | None
 
 
 class _Here:
@@ -91,12 +94,19 @@ class _There:
 class Renewal:
     """Renews `leases`, and registers the worker for `queues` (agent, queue), which whoever serves more replaces.
 
-    `gone` hears, on the worker's loop, of a job that is held no longer: "lost" to others, or "ended". With `slots` 0 it renews
-    and registers no more.
+    `gone` hears, on the worker's loop, of a job that is held no longer: "lost" to others, or "ended"; `away`, there too, of a
+    broker that did not answer. With `slots` 0 it renews and registers no more.
     """
 
     def __init__(
-        self, broker: Broker, worker: str, slots: int, leases: Leases, gone: Callable[[str, str], None]
+        self,
+        broker: Broker,
+        worker: str,
+        slots: int,
+        leases: Leases,
+        *,
+        gone: Callable[[str, str], None],
+        away: Callable[[Exception], None],
     ) -> None:
         self.queues: tuple[tuple[str, str], ...] = ()
         self.slots = slots
@@ -106,6 +116,7 @@ class Renewal:
         self._worker = worker
         self._leases = leases
         self._gone = gone
+        self._away = away
         self._task: asyncio.Task[None] | None = None
         self._thread: threading.Thread | None = None
         self._left: asyncio.Future[None] | None = None
@@ -116,10 +127,10 @@ class Renewal:
 
     async def now(self, queues: Sequence[tuple[str, str]]) -> None:
         """Renew and register for these queues at once. Raises `BrokerUnavailableError`."""
-        told, failed = await self._round(self._broker, queues)
+        told = await self._round(self._broker, queues)
         self._learn(told)
-        if failed is not None:
-            raise failed
+        if told.failed is not None:
+            raise told.failed
 
     def start(self) -> None:
         """Renew from now on, until `stop`."""
@@ -151,13 +162,15 @@ class Renewal:
             if (lease := self._leases.get(job_id)) is not None:
                 lease.lost = True
                 self._gone(job_id, why)
-        if told.whole:
+        if told.failed is None:
             self.renewed_at = told.asked
+        else:
+            self._away(told.failed)
 
     # Wherever it runs.
 
-    async def _round(self, broker: Broker, queues: Sequence[tuple[str, str]]) -> tuple[_Told, Exception | None]:
-        """Renew every queue, in one round trip; beside what was learnt, what one of them met."""
+    async def _round(self, broker: Broker, queues: Sequence[tuple[str, str]]) -> _Told:
+        """Renew every queue, in one round trip."""
         held, asked = self._leases.by_queue(), monotonic()
         replies = await asyncio.gather(
             *(
@@ -175,16 +188,16 @@ class Renewal:
             ),
             return_exceptions=True,
         )
-        told, failed = _Told(asked, [], [], whole=True), None
+        told = _Told(asked, [], [], failed=None)
         for (_, key), reply in zip(queues, replies, strict=True):
             if isinstance(reply, BrokerUnavailableError):
-                told.whole, failed = False, reply
+                told.failed = reply
             elif isinstance(reply, BaseException):
                 raise reply
             else:
                 told.gone += reply.items()
                 told.standing += (job_id for job_id in held.get(key, ()) if job_id not in reply)
-        return told, failed
+        return told
 
     async def _keep_renewing(self, broker: Broker, way: _Here | _There) -> None:
         """A round each quarter of a lease, whatever one of them meets: an end would cost every lease of the worker."""
@@ -195,17 +208,17 @@ class Renewal:
             await way.ticking()
             begun = monotonic()
             try:
-                told, failed = await self._round(broker, self.queues)
+                told = await self._round(broker, self.queues)
                 way.tell(told)
+                whole = told.failed is None
             except Exception as met:  # noqa: BLE001 - see above
-                failed = met
-            if failed is None:
+                whole = False
+                if not isinstance(met, TRANSIENT):
+                    log.warning("loop_failed", worker=self._worker, loop="renewal", **fault(met))
+            if whole:
                 wait, back = max(begun + quarter - monotonic(), 0), BACKOFF_S[0]
-                continue
-            away = isinstance(failed, (*TRANSIENT, BrokerUnavailableError))
-            said = {"error": type(failed).__name__} if away else fault(failed)
-            log.warning("broker_away" if away else "loop_failed", worker=self._worker, loop="renewal", **said)
-            wait, back = min(back, quarter), min(back * 2, BACKOFF_S[1])
+            else:
+                wait, back = min(back, quarter), min(back * 2, BACKOFF_S[1])
 
     # In the thread.
 

@@ -28,6 +28,8 @@ from workers.agent import AgentDefinition
 from workers.held import HeldTurns
 from workers.housekeeping import keep_house
 from workers.logging import fault
+from workers.readiness import Readiness
+from workers.ready_file import ReadyFile
 from workers.renewal import Renewal
 from workers.tools import Tool
 from workers.turn import TurnRun
@@ -52,7 +54,14 @@ async def run_turn(ctx: dict[Any, Any], session_id: str, _turn_id: str, _wake: i
 class TurnWorker(Worker):
     """Runs turns of the agents it is given. `ready` is set once it is registered and listens."""
 
-    def __init__(self, broker: Broker, agents: Iterable[AgentDefinition] = (), *, slots: int | None = None) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        agents: Iterable[AgentDefinition] = (),
+        *,
+        slots: int | None = None,
+        ready_file: ReadyFile | None = None,
+    ) -> None:
         pool = ArqRedis(
             pool_or_conn=broker.client.connection_pool, job_serializer=queue.dumps, job_deserializer=queue.loads
         )
@@ -84,7 +93,10 @@ class TurnWorker(Worker):
         self._agents.update((agent.name, agent) for agent in agents)
         self.turns = HeldTurns(broker, self.id, self._agents, self.functions, self.ctx, self.stopping)
         self.ctx["runs"] = self.turns.runs
-        self.renewal = Renewal(broker, self.id, self.max_jobs, self.turns.leases, self._gone)
+        self.readiness = Readiness(broker, self.id, lambda: self.renewal.renewed_at, ready_file)
+        self.renewal = Renewal(
+            broker, self.id, self.max_jobs, self.turns.leases, gone=self._gone, away=self.readiness.away
+        )
         self.renewal.queues = self._queues()
 
     # What it serves.
@@ -109,7 +121,7 @@ class TurnWorker(Worker):
         """Claim and run turns until `stopping` is set, and serve them until they are drained. Survives a broker that is away."""
         beside = [
             asyncio.create_task(self._forever(loop), name=f"worker {loop.__name__}")
-            for loop in (self._listen, self._keep_house)
+            for loop in (self._listen, self._keep_house, self.readiness.watch)
         ]
         self._running = True
         self.renewal.start()
@@ -120,8 +132,8 @@ class TurnWorker(Worker):
                 try:
                     async with self._claiming:
                         wait = await self._claim_all()
-                except BrokerUnavailableError:
-                    log.warning("broker_away", worker=self.id)
+                except BrokerUnavailableError as away:
+                    self.readiness.away(away)
                     wait = 0.1
                 await self._wait_for_work(wait)
             await self._drained.wait()
@@ -136,9 +148,10 @@ class TurnWorker(Worker):
                 await loop()
                 back = 0.05
             except Exception as failed:  # noqa: BLE001 - a worker without one of its loops would only seem to work
-                away = isinstance(failed, (*TRANSIENT, BrokerUnavailableError))
-                said = {"error": type(failed).__name__} if away else fault(failed)
-                log.warning("broker_away" if away else "loop_failed", worker=self.id, loop=loop.__name__, **said)
+                if isinstance(failed, (*TRANSIENT, BrokerUnavailableError)):
+                    self.readiness.away(failed)
+                else:
+                    log.warning("loop_failed", worker=self.id, loop=loop.__name__, **fault(failed))
                 await asyncio.sleep(back)
                 back = min(back * 2, 1.0)
 
@@ -165,6 +178,7 @@ class TurnWorker(Worker):
             for job_id, body in claimed.jobs:
                 self.turns.leases.take(job_id, key, asked + lease)
                 await self._start(key, job_id, body)
+            self.readiness.back()
             if claimed.wait is not None:
                 wait = min(wait, claimed.wait)
         return wait
@@ -335,6 +349,7 @@ class TurnWorker(Worker):
         self.turns.ended, self.renewal.slots = [], 0
         self.turns.handed_back.clear()
         self.stopping.set()
+        self.readiness.drain()
         self.ready.set()  # a start that was waited for waits no more
         self._due.set()
         await asyncio.gather(*(end_task(bell) for bell in self._bells))

@@ -25,6 +25,7 @@ _COMMANDS: Final = {
     "demo": "demo:demo",
     "up": "up:up",
     "worker": "worker:worker",
+    "ready": "ready:ready",
     "chat": "chat:chat",
     "watch": "watch:watch",
     "sessions": "sessions:sessions",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 from collections.abc import Awaitable, Coroutine, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -16,6 +18,7 @@ from broker.broker import Broker
 from broker.settings import Settings
 from workers.agent import AgentDefinition
 from workers.logging import configure_logging
+from workers.ready_file import ReadyFile
 from workers.worker import TurnWorker
 
 
@@ -25,24 +28,44 @@ from workers.worker import TurnWorker
 @click.option("--slots", type=click.IntRange(min=1), help="Turns that run at once.")
 @click.option("--lease", type=click.FloatRange(min=0, min_open=True), help="Seconds a turn is held without renewing.")
 @click.option("--grace", type=click.FloatRange(min=0), help="Seconds that running turns may go on after SIGTERM.")
+@click.option(
+    "--ready-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="A file that is there while the worker is ready: `turnstream ready FILE` probes it.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Log one JSON object a line.")
 def worker(
-    agents: Sequence[str], url: str | None, slots: int | None, lease: float | None, grace: float | None, as_json: bool
+    agents: Sequence[str],
+    url: str | None,
+    slots: int | None,
+    lease: float | None,
+    grace: float | None,
+    ready_file: Path | None,
+    as_json: bool,
 ) -> None:
     """Run turns of these agents. SIGTERM and Ctrl-C drain it; a second one hands running turns back at once."""
     configure_logging(json=as_json)
     given: dict[str, Any] = {"redis_url": need_broker(url), "slots": slots, "lease": lease, "grace": grace}
     settings = Settings(**{name: value for name, value in given.items() if value is not None})
-    asyncio.run(_run(settings, [agent.definition for agent in load_agents(agents)]))
+    definitions = [agent.definition for agent in load_agents(agents)]
+    try:
+        file = ReadyFile(ready_file) if ready_file is not None else None
+    except OSError as refused:
+        raise click.ClickException(f"--ready-file {ready_file} cannot be written: {refused.strerror}.") from None
+    asyncio.run(_run(settings, definitions, file))
 
 
-async def _run(settings: Settings, definitions: Sequence[AgentDefinition]) -> None:
-    if not await run_worker(settings, definitions):
+async def _run(settings: Settings, definitions: Sequence[AgentDefinition], file: ReadyFile | None) -> None:
+    if not await run_worker(settings, definitions, ready_file=file):
         os._exit(0)  # else the loop would wait for code that does not stop; its turns are others' by now
 
 
 async def run_worker(
-    settings: Settings, definitions: Sequence[AgentDefinition], broken: Coroutine[Any, Any, None] | None = None
+    settings: Settings,
+    definitions: Sequence[AgentDefinition],
+    broken: Coroutine[Any, Any, None] | None = None,
+    *,
+    ready_file: ReadyFile | None = None,
 ) -> bool:
     """Run one worker until SIGTERM or SIGINT, then drain it; the second signal ends the grace.
 
@@ -61,8 +84,8 @@ async def run_worker(
             breaking.add_done_callback(signalled)
     broker = Broker(settings)
     try:
-        running = TurnWorker(broker, definitions)
-        if not await _first(stop, broker.check()):
+        running = TurnWorker(broker, definitions, ready_file=ready_file)
+        if not await _first(stop, broker.check(patience=math.inf)):
             main = asyncio.create_task(running.main())
             await _first(stop, asyncio.shield(main))
         else:
@@ -75,6 +98,8 @@ async def run_worker(
         return not running.tasks
     finally:
         stop_signals.ignore(loop)
+        if ready_file is not None:
+            ready_file.remove()
         await broker.close()
         if breaking is not None:
             breaking.cancel()

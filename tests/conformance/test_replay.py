@@ -363,6 +363,8 @@ async def test_events_that_cannot_be_read_again_are_lost_and_say_where_to_resume
 
     with pytest.raises(agents.ObservationLost) as lost:
         await anext(reading(way, turn, session, log[0].id))
+    asked, first = log[0].id.rpartition(":")[2], kept
+    assert f"no longer holds event {asked}, it begins with {first}" in str(lost.value)
     assert lost.value.cursor is not None
     rest = await take(session.iter_events(after=lost.value.cursor), 3)
     assert rest == log[2:5]

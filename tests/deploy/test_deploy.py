@@ -223,9 +223,10 @@ def test_systemd_knows_every_line_of_a_unit(tmp_path: Path, name: str) -> None:
 def test_the_worker_s_command_is_one_that_there_is() -> None:
     program, *arguments = unit(UNITS[1])["Service"]["ExecStart"].split()
     assert (Path(program).name, arguments[:2]) == ("turnstream", ["worker", "--json"])
+    assert arguments[2:4] == ["--ready-file", f"%t/{unit(UNITS[1])['Service']['RuntimeDirectory']}/ready"]
     # Not the units' own path, but the same words: where they are unknown, this ends with 2.
     told = subprocess.run(
-        [sys.executable, "-m", "api_shim.cli", *arguments[:2], "--help"], cwd=ROOT, check=False, timeout=60
+        [sys.executable, "-m", "api_shim.cli", *arguments[:4], "--help"], cwd=ROOT, check=False, timeout=60
     )
     assert told.returncode == 0
 
@@ -285,6 +286,9 @@ def test_compose_names_what_there_is() -> None:
     assert (ROOT / worker["build"]["dockerfile"]).exists()
     module, _, _ = worker["command"][0].partition(":")
     assert (ROOT / module.replace(".", "/")).with_suffix(".py").exists()
+    assert worker["healthcheck"]["test"] == ["CMD", "turnstream", "ready", worker["command"][2]]
+    assert worker["command"][1] == "--ready-file"
+    assert Path(worker["command"][2]).parent in [Path(place) for place in worker["tmpfs"]], "the rest is read-only"
     assert seconds(worker["stop_grace_period"]) > float(worker["environment"]["TURNSTREAM_GRACE"])
     assert worker["restart"] == broker["restart"] == "unless-stopped"
 

@@ -145,4 +145,5 @@ async def running(fleet: Fleet, *options: str) -> AsyncIterator[WorkerProcess]:
 def expect_alive(worker: WorkerProcess) -> None:
     """It runs, and nothing but the broker's trouble has met it."""
     assert worker.process.poll() is None
-    assert not [line for line in worker.log.lines if "failed" in line or '"level": "error"' in line]
+    failed = [line for line in worker.log.lines if "failed" in line or '"level": "error"' in line]
+    assert not failed, f"the worker met more than the broker's trouble: {failed}"

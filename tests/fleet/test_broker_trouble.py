@@ -18,6 +18,7 @@ from real_server import SLOWLY, RealServer, fill, serving, starting
 import api_shim as agents
 from api_shim.local import place_of
 from broker.server import free_port
+from workers.ready_file import why_not_ready
 
 KEPT = ("--appendonly", "yes", "--appendfsync", "always")
 
@@ -106,7 +107,11 @@ async def test_a_full_server_takes_nothing_new_and_lets_what_runs_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serving(tmp_path) as server, redis.Redis(port=server.port) as admin:
-        async with ground(server.url, monkeypatch) as (fleet, load), running(fleet) as worker:
+        file = tmp_path / "ready"
+        async with (
+            ground(server.url, monkeypatch) as (fleet, load),
+            running(fleet, "--ready-file", str(file)) as worker,
+        ):
             await load.begin()
             at_tool = await clerk_of(server.url).start_session()
             tool = await at_tool.send_message("tool 60")
@@ -123,6 +128,7 @@ async def test_a_full_server_takes_nothing_new_and_lets_what_runs_end(
             assert isinstance(await tool.result(timeout=1), agents.Interrupted)
             await load.answer()
             await load.expect_everything()
+            assert why_not_ready(file) is None, "it can be given what was accepted before"
             admin.config_set("maxmemory", 0)
             assert isinstance(await at_tool.run("hello", timeout=5), agents.Completed)
             expect_alive(worker)
