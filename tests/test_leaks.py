@@ -64,7 +64,9 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("leaking")
     (folder / "test_leaking.py").write_text(LEAKING, encoding="utf-8")
     here = Path(__file__).parent
-    options = f"-p conftest -p no:cacheprovider -c {here.parent / 'pyproject.toml'} --basetemp {folder / 'tmp'}"
+    options = (
+        f"-p conftest -p no:cacheprovider -o addopts= -c {here.parent / 'pyproject.toml'} --basetemp {folder / 'tmp'}"
+    )
     ran = subprocess.run(
         [
             sys.executable,

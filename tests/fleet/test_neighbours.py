@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from leaks import drop_keys
+from leaks import drop_keys, leaked_keys
 from real_server import RealServer
 
 from broker import queue, transitions
@@ -28,6 +28,7 @@ async def deployment(url: str, prefix: str) -> AsyncIterator[Broker]:
     await drop_keys(broker.client, prefix)
     try:
         yield broker
+        assert await leaked_keys(broker.client, prefix) == []
     finally:
         await drop_keys(broker.client, prefix)
         await broker.close()

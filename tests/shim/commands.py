@@ -18,8 +18,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-import redis
+import redis.asyncio as aioredis
 from click.testing import CliRunner, Result
+from leaks import drop_keys, leaked_keys
 from real_server import RealServer
 
 from api_shim.cli import main
@@ -59,10 +60,14 @@ def own_prefix(server: RealServer) -> Iterator[dict[str, str]]:
     """Yield the environment that names the server, under a prefix of its own, which is emptied in the end."""
     prefix = f"cli{uuid.uuid4().hex[:8]}:"
     yield {"TURNSTREAM_REDIS_URL": server.url, "TURNSTREAM_PREFIX": prefix}
-    client = redis.Redis.from_url(server.url)
-    for key in [*client.scan_iter(match=f"*{prefix}*", count=1000)]:
-        client.unlink(key)
-    client.close()
+    asyncio.run(_emptied(server.url, prefix))
+
+
+async def _emptied(url: str, prefix: str) -> None:
+    async with aioredis.Redis.from_url(url) as client:
+        leaked = await leaked_keys(client, prefix)
+        await drop_keys(client, prefix)
+    assert leaked == []
 
 
 def start(home: Path, env: dict[str, str], *arguments: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[str]:

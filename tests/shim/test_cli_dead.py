@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import holders
 import pytest
-from commands import called, own_prefix, run
-from real_server import RealServer
+from commands import called, run
 
 from broker.broker import Broker
 from broker.keys import new_id
-from broker.settings import Settings
 
 Env = dict[str, str]
 
 
 @pytest.fixture
-async def place(real_server: RealServer) -> AsyncIterator[tuple[Env, Broker]]:
-    """Yield an environment, and a broker there."""
-    with own_prefix(real_server) as env:
-        broker = Broker(Settings(redis_url=real_server.url, prefix=env["TURNSTREAM_PREFIX"]))
-        yield env, broker
-        await broker.close()
+def place(env: Env, redis_broker: Broker) -> tuple[Env, Broker]:
+    """Return an environment, and a broker there."""
+    return env, redis_broker
 
 
 async def dead_letter(broker: Broker, text: str) -> tuple[str, str]:

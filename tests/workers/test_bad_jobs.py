@@ -7,7 +7,6 @@ tries are used up, it was aborted. To these come jobs whose agent, subagent or s
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import arq.constants
@@ -15,12 +14,11 @@ import holders
 import pytest
 from eventually import eventually
 from leaks import drop_keys
-from real_server import RealServer
 from turns import Stage, Steps, working
 
+from broker import queue
 from broker.broker import Broker
 from broker.keys import new_id
-from broker.settings import Settings
 from workers.agent import AgentDefinition
 
 
@@ -38,12 +36,10 @@ async def queued_job(broker: Broker) -> tuple[Stage, str]:
 
 
 @pytest.fixture
-async def short(real_server: RealServer) -> AsyncIterator[Broker]:
+def short(redis_broker: Broker) -> Broker:
     """A broker whose leases are short, for what goes when its lease lapses."""
-    broker = Broker(Settings(redis_url=real_server.url, prefix=f"b{new_id()[:8]}:", lease=0.4))
-    yield broker
-    await drop_keys(broker.client, broker.settings.prefix)
-    await broker.close()
+    redis_broker.settings = redis_broker.settings.model_copy(update={"lease": 0.4})
+    return redis_broker
 
 
 def body_of(stage: Stage, **changed: Any) -> str:
@@ -112,8 +108,12 @@ async def test_a_turn_in_a_queue_that_is_not_its_agent_s_fails(broker: Broker) -
     await holders.command(broker, "ZREM", broker.keys.queue(0, "agent"), job_id)
     await holders.command(broker, "ZADD", broker.keys.queue(0, "elsewhere"), 1, job_id)
 
+    async def rung() -> str:
+        await queue.hand_on(broker, f"{broker.keys.queue(0, 'agent')}:wake", job_id)
+        return await stage.state()
+
     async with working(broker, agent()):
-        await holders.command(broker, "LPUSH", f"{broker.keys.queue(0, 'agent')}:wake", job_id)
+        await eventually(rung, "a token is taken: a claim of nothing drops them all", until=lambda job: job == "")
         error = (await stage.ended())["error"]
     assert (error["code"], error["message"]) == ("unknown_agent", "agent elsewhere is not served where its queue is")
 
@@ -139,6 +139,7 @@ async def test_a_job_whose_session_is_gone_is_dropped(short: Broker, rung: bool)
     async with working(short, agent()):
         await eventually(lambda: holders.queued(short), "it is dropped", until=lambda jobs: jobs == ([], []))
         assert await holders.keys_of(short, "job") == []
+    await drop_keys(short.client, short.settings.prefix)  # what is left of the session
 
 
 @pytest.mark.parametrize("rung", [False, True])

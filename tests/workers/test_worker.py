@@ -10,13 +10,11 @@ from typing import Any
 import holders
 import pytest
 from eventually import eventually
-from leaks import drop_keys
-from real_server import RealServer, serving
+from real_server import serving
 from turns import Gate, Stage, Steps, add, call, staged, working
 
 from broker import queue, runs, transitions
 from broker.broker import Broker
-from broker.keys import new_id
 from broker.protocol.callbacks import DenyApproval
 from broker.settings import Settings
 from workers.agent import AgentDefinition
@@ -42,12 +40,10 @@ async def queued_turn(broker: Broker, name: str = "agent") -> Stage:
 
 
 @pytest.fixture
-async def short(real_server: RealServer) -> AsyncIterator[Broker]:
+def short(redis_broker: Broker) -> Broker:
     """A broker whose leases are short, for what must lapse."""
-    broker = Broker(Settings(redis_url=real_server.url, prefix=f"w{new_id()[:8]}:", lease=0.4))
-    yield broker
-    await drop_keys(broker.client, broker.settings.prefix)
-    await broker.close()
+    redis_broker.settings = redis_broker.settings.model_copy(update={"lease": 0.4})
+    return redis_broker
 
 
 # What it serves.
