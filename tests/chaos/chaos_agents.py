@@ -46,6 +46,24 @@ def thread(key: str, seconds: float, seen: int = 0) -> str:
 
 
 @agents.tool
+async def block(key: str, seconds: float, seen: int = 0) -> str:
+    """Have an effect, and hold up the worker's loop, past its lease perhaps."""
+    ledger.enter("block", key)
+    time.sleep(seconds)  # noqa: ASYNC251 - as users' tools do
+    return f"ran {key}"
+
+
+@agents.tool
+def busy(key: str, seconds: float, seen: int = 0) -> str:
+    """Have an effect, and keep the interpreter busy."""
+    ledger.enter("busy", key)
+    until, steps = time.monotonic() + seconds, 0
+    while time.monotonic() < until:
+        steps += 1
+    return f"ran {key}"
+
+
+@agents.tool
 async def ask(key: str, seconds: float, seen: int = 0) -> str:
     """Have an effect that a person allows first."""
     ledger.enter("ask", key)
@@ -105,7 +123,7 @@ def _call(key: str, kind: str, value: Any) -> agents.ScriptedCall:
     return agents.ScriptedCall(f"client.{kind}", {"key": key, "seconds": value})
 
 
-TOOLS: Final = (run, again, thread, ask, fail, large, client)
+TOOLS: Final = (run, again, thread, block, busy, ask, fail, large, client)
 POLICY: Final = agents.PermissionPolicy(rules=[agents.PermissionRule(tools=["client.ask"], decision="ask")])
 
 plain = agents.Agent(name="plain", model=agents.ScriptedModel(script), tools=TOOLS, permission_policy=POLICY)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -199,7 +200,8 @@ class Crew:
         if number == signal.SIGTERM:
             life.drained = life.drained or time.time()
         if life.process is not None:
-            life.process.send_signal(number)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(life.pid, number)  # what asyncio has for it may take the status from whoever waits for it
         else:
             self._order(life, signal=int(number))
 

@@ -25,6 +25,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -66,6 +67,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--parts", type=int, default=10)
     parser.add_argument("--turns", type=int, default=Size().turns, help="in each part; the faults come in proportion")
     parser.add_argument("--seconds", type=float, default=0.0, help="for which a part's turns and faults come")
+    parser.add_argument("--size", nargs="*", default=[], metavar="NAME=N", help="another number of one kind: stops=40")
     parser.add_argument("--old", type=int, default=1, help="0: no workers of the foundation")
     parser.add_argument("--may-miss-old", action="store_true", help="go on without them where the history is not there")
     parser.add_argument("--into", help="the folder for reports, logs and ledgers; default: a new one")
@@ -80,7 +82,7 @@ def _size(given: argparse.Namespace, old: Path | None) -> Size:
     def part_of(count: int) -> int:
         return int(max(1, round(count * share)))
 
-    return Size(
+    size = Size(
         turns=given.turns,
         seconds=seconds,
         sessions=max(20, round(whole.sessions * share)),
@@ -94,6 +96,8 @@ def _size(given: argparse.Namespace, old: Path | None) -> Size:
         holds=part_of(whole.holds),
         old=old is not None,
     )
+    others: dict[str, Any] = {name: int(count) for name, _, count in (each.partition("=") for each in given.size)}
+    return replace(size, **others)
 
 
 def _part(seed: int, size: Size, folder: Path, old: Path | None) -> dict[str, Any]:

@@ -191,6 +191,8 @@ def _step(rng: random.Random, agent: str, *, parks: bool) -> list[Any]:
         kind = rng.choice(("ask", "ask", "client", "many", *(("spawn", "spawn") if agent == "whole" else ())))
     else:
         kind = rng.choice(("say", "run", "run", "again", "thread", "fail", "large", "two"))
+        if rng.random() < 0.03:
+            return ["calls", [rng.choice(("block", "block", "busy")), round(rng.uniform(0.5, LEASE_S + 1.5), 3)]]
     took = round(rng.choice((0.0, 0.1, 1.0, 2.0)) * rng.random(), 3)
     match kind:
         case "say":

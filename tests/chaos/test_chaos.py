@@ -66,7 +66,8 @@ async def test_nothing_is_lost_or_done_twice_under_all_kinds_of_faults(
 )
 @pytest.mark.soak
 async def test_a_planted_fault_is_found(tmp_path: Path, plant: str, found: str) -> None:
-    report, _ = await chaos(tmp_path, "--seed", "3", "--turns", "200", "--seconds", "30", "--old", "0", plant=plant)
+    size = ("--turns", "200", "--seconds", "30", "--old", "0", "--size", "stops=60")
+    report, _ = await chaos(tmp_path, "--seed", "3", *size, plant=plant)
 
     assert any(found in finding for finding in report["findings"]), report["findings"][:10]
 
