@@ -216,6 +216,12 @@ class Broker:
             await sentinel.aclose()
 
 
+def is_away(error: BrokerUnavailableError) -> bool:
+    """Whether what `Broker.check` raised says that nobody answers there, and not that the one who does is unfit."""
+    cause = error.__cause__
+    return isinstance(cause, TRANSIENT) and not isinstance(cause, redis_errors.AuthenticationError)
+
+
 def _unanswered(name: str, arguments: Mapping[str, Argument]) -> str:
     """Begin the sentence that says of a command that the broker did not answer it."""
     session = arguments.get("sid")

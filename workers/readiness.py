@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Callable
 from typing import Final
@@ -14,7 +15,8 @@ from typing import Final
 import redis.exceptions as redis_errors
 import structlog
 
-from broker.broker import Broker
+from broker.broker import Broker, is_away
+from broker.outage import BACKOFF_S
 from broker.pipeline import TRANSIENT
 from broker.protocol.errors import BrokerUnavailableError
 from workers.ready_file import ReadyFile
@@ -53,13 +55,33 @@ class Readiness:
         """Something met a broker that did not answer, or takes nothing for now."""
         if self._away_since is None:
             self._away_since = time.monotonic()
-            log.warning("broker_away", worker=self._worker, error=type(error).__name__)
+            said = str(error) if isinstance(error, BrokerUnavailableError) else type(error).__name__
+            log.warning("broker_away", worker=self._worker, error=said)
 
     def back(self) -> None:
         """The broker has answered."""
         if self._away_since is not None:
             seconds, self._away_since = time.monotonic() - self._away_since, None
             log.info("broker_back", worker=self._worker, seconds=round(seconds, 3))
+
+    async def until_fit(self) -> None:
+        """Return once there is a broker. Raises `BrokerUnavailableError` for one that is there and would lose data."""
+        wait, most = BACKOFF_S
+        while True:
+            try:
+                await self._broker.check(patience=math.inf)
+            except BrokerUnavailableError as unfit:
+                if not is_away(unfit):
+                    raise
+                self._unfit = str(unfit)
+                self.away(unfit)
+                self.judge()
+            else:
+                self._unfit = None
+                self.back()
+                return
+            await asyncio.sleep(wait)
+            wait = min(wait * 2, most)
 
     # Readiness.
 
@@ -100,7 +122,7 @@ class Readiness:
             return "The worker is draining: it takes no new turns."
         renewed = self._renewed_at()
         if renewed is None:
-            return "The worker is starting."
+            return self._unfit or "The worker is starting."
         if time.monotonic() - renewed > self._broker.settings.lease / 2:
             return self._unfit or "The worker has not renewed its leases for half of one: it does not reach its broker."
         if self._away_since is not None and renewed > self._away_since:

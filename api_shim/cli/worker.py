@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 from collections.abc import Awaitable, Coroutine, Sequence
 from pathlib import Path
@@ -43,7 +42,10 @@ def worker(
     ready_file: Path | None,
     as_json: bool,
 ) -> None:
-    """Run turns of these agents. SIGTERM and Ctrl-C drain it; a second one hands running turns back at once."""
+    """Run turns of these agents. A broker that is away is waited for.
+
+    SIGTERM and Ctrl-C drain it; a second one hands running turns back at once.
+    """
     configure_logging(json=as_json)
     given: dict[str, Any] = {"redis_url": need_broker(url), "slots": slots, "lease": lease, "grace": grace}
     settings = Settings(**{name: value for name, value in given.items() if value is not None})
@@ -70,7 +72,7 @@ async def run_worker(
     """Run one worker until SIGTERM or SIGINT, then drain it; the second signal ends the grace.
 
     `broken` returns when there is nothing left to run on: the worker ends at once then. Returns whether all that ran has
-    stopped. Raises `BrokerUnavailableError` for an unfit broker.
+    stopped. A broker that is away is waited for; raises `BrokerUnavailableError` for an unfit one.
     """
     loop, stop, hurry = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
 
@@ -85,7 +87,7 @@ async def run_worker(
     broker = Broker(settings)
     try:
         running = TurnWorker(broker, definitions, ready_file=ready_file)
-        if not await _first(stop, broker.check(patience=math.inf)):
+        if not await _first(stop, running.readiness.until_fit()):
             main = asyncio.create_task(running.main())
             await _first(stop, asyncio.shield(main))
         else:

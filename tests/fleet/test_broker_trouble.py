@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,6 @@ from proxy import Proxy
 from real_server import SLOWLY, RealServer, fill, serving, starting
 
 import api_shim as agents
-from api_shim.local import place_of
 from broker.server import free_port
 from workers.ready_file import why_not_ready
 
@@ -25,14 +24,14 @@ KEPT = ("--appendonly", "yes", "--appendfsync", "always")
 
 async def frozen(server: RealServer) -> None:
     server.process.send_signal(signal.SIGSTOP)
-    await asyncio.sleep(2.5)
+    await asyncio.sleep(2.2)
     server.process.send_signal(signal.SIGCONT)
 
 
 async def read_only(server: RealServer) -> None:
     with redis.Redis(port=server.port) as admin:
         admin.replicaof("127.0.0.1", str(free_port()))
-        await asyncio.sleep(2.5)
+        await asyncio.sleep(2.2)
         admin.replicaof("NO", "ONE")
 
 
@@ -52,12 +51,19 @@ async def test_a_server_that_does_not_answer_or_takes_no_writes(
             expect_alive(worker)
 
 
-async def test_a_server_that_restarts_and_loads_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    port = free_port()
+async def test_a_server_that_is_away_and_then_loads_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that starts meanwhile waits for it: supervisors would start one that ends ever later."""
+    port, file = free_port(), tmp_path / "ready"
     with ExitStack() as servers, redis.Redis(port=port) as admin:
         server = servers.enter_context(serving(tmp_path, *KEPT, port=port))
-        async with ground(server.url, monkeypatch) as (fleet, load), running(fleet) as worker:
-            fill(admin, 200)
+        async with (
+            ground(server.url, monkeypatch) as (fleet, load),
+            running(fleet) as worker,
+            AsyncExitStack() as others,
+        ):
+            fill(admin, 100)
             await load.begin()
             admin.bgrewriteaof()  # its snapshot is what loads slowly
             await eventually(
@@ -66,14 +72,19 @@ async def test_a_server_that_restarts_and_loads_for_a_while(tmp_path: Path, monk
             server.process.kill()
             server.process.wait()
 
+            late = asyncio.create_task(others.enter_async_context(running(fleet, "--ready-file", str(file))))
+            await eventually(
+                lambda: why_not_ready(file), "it waits", until=lambda why: "start it, or correct the URL" in str(why)
+            )
             servers.enter_context(starting(tmp_path, *KEPT, *SLOWLY, port=port))
             await eventually(lambda: answers(admin), "it loads", until=lambda said: said == "loading")
-            async with running(fleet) as late:  # one that comes meanwhile waits, too
-                assert answers(admin) == "pong"
-                await load.expect_to_go_on()
-                await load.expect_everything()
-                for each in (worker, late):
-                    expect_alive(each)
+            await eventually(lambda: answers(admin), "it is there", until=lambda said: said == "pong")
+
+            await load.expect_to_go_on()
+            await load.expect_everything()
+            for each in (worker, await late):
+                expect_alive(each)
+                assert len([line for line in each.log.lines if '"event": "broker_away"' in line]) == 1
 
 
 def answers(admin: redis.Redis) -> str:
@@ -91,14 +102,14 @@ async def test_connections_that_are_half_open(tmp_path: Path, monkeypatch: pytes
     with serving(tmp_path) as server:
         async with (
             Proxy(server.port) as proxy,
-            ground(proxy.url, monkeypatch) as (fleet, load),
+            ground(proxy.url, monkeypatch, TURNSTREAM_SOCKET_TIMEOUT="2") as (fleet, load),
             running(fleet) as worker,
         ):
-            await load.begin(1000)
+            await load.begin()
 
             proxy.swallow()
 
-            await load.expect_to_go_on(within=RETURN_S + place_of(proxy.url).broker.settings.socket_timeout)
+            await load.expect_to_go_on(within=2 + RETURN_S)
             await load.expect_everything()
             expect_alive(worker)
 

@@ -25,7 +25,7 @@ MINUTES_5: Final = 300
 def with_clock(fleet: Fleet, skew: int, back: float | None = None) -> Fleet:
     """The same deployment on a machine whose clock is off by `skew` seconds, and jumps after `back` seconds."""
     clock = {"PYTHONPATH": SKEWED, "SKEW": str(skew)} | ({} if back is None else {"BACK": str(back)})
-    return Fleet(fleet.url, fleet.prefix, TURNSTREAM_LEASE="2", TURNSTREAM_CALLBACK_TIMEOUT="3", **clock)
+    return Fleet(fleet.url, fleet.prefix, TURNSTREAM_LEASE="2", TURNSTREAM_CALLBACK_TIMEOUT="2", **clock)
 
 
 async def test_leases_deadlines_and_delays_are_the_brokers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,16 +41,16 @@ async def test_leases_deadlines_and_delays_are_the_brokers(tmp_path: Path, monke
             monkeypatch.setattr(time, "time", lambda: real() + MINUTES_5)
             clerk = clerk_of(server.url)
 
-            # Leases: turns that take twice as long as one stay with whoever holds them.
+            # Leases: turns that take longer than one stay with whoever holds them.
             long = [Observed(await clerk.start_session()) for _ in range(6)]
-            turns = [await each.session.send_message("tool 4") for each in long]
+            turns = [await each.session.send_message("tool 3.5") for each in long]
             # Deadlines: nobody answers, and the callback expires when it should.
             asked = await clerk.start_session()
             begun = asyncio.get_running_loop().time()
             blocked = await (expires := await asked.send_message("ask someone")).result()
             assert isinstance(blocked, agents.Blocked)
             assert isinstance(await expires.result(after=blocked, timeout=20), agents.Completed)
-            assert 3 <= asyncio.get_running_loop().time() - begun < 3 + 2 + 3  # housekeeping looks each two seconds
+            assert 2 <= asyncio.get_running_loop().time() - begun < 2 + 2 + 3  # housekeeping looks each two seconds
 
             for each, turn in zip(long, turns, strict=True):
                 assert isinstance(await turn.result(timeout=20), agents.Completed)

@@ -206,7 +206,7 @@ class Clients:
 
 
 @pytest.mark.parametrize(
-    ("restarts", "longest"), [(4, 2.5), pytest.param(20, 10.0, marks=[pytest.mark.soak, pytest.mark.timeout(600)])]
+    ("restarts", "longest"), [(4, 1.5), pytest.param(20, 10.0, marks=[pytest.mark.soak, pytest.mark.timeout(600)])]
 )
 async def test_a_broker_that_restarts_again_and_again_under_load(
     restarts: int, longest: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
