@@ -136,8 +136,8 @@ class Schedule:
         head = SLOTS[slot] == "head" or not self.size.old
         while True:
             cli = rng.random() < 0.1
-            point = rng.choice(fault_points.POINTS) if head and rng.random() < 0.3 else ""
-            nth = rng.randint(1, 6)
+            point = rng.choice(fault_points.POINTS) if head and rng.random() < 0.4 else ""
+            nth = rng.choice((1, 1, 2, 3, 6))
             after = rng.choice((0.0, 0.0, 0.3, 1.0))
             yield Birth(cli, f"{point}:{nth}" if point else "", rng.choice((0.0, 0.5, 5.0)), after)
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import signal
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import redis.asyncio as aioredis
-from crew import Crew, Life
+from crew import Crew
 from faults import Faults
 from leaks import leaked_keys
 from ledger import Effect
+from lives import Lives
 from people import Told
 from plans import check_counts, check_plans, made_calls, text_of
 from recovery import BOUND_S, able_since, recoveries
@@ -215,39 +215,10 @@ class Verdict:
             self.findings.append(f"the tool of call {key} ran, and no log has the call")
 
     def _lives(self) -> None:
-        """No process died of itself, and none had an error that it did not expect."""
-        for life in self.evidence.crew.lives:
-            lines = list(life.lines())
-            texts = [line["text"] for line in lines if "text" in line]
-            at_point = any(text.startswith("fault ") for text in texts)
-            self.counts["deaths at fault points"] += at_point
-            self.counts["processes"] += 1
-            started = any(line.get("event") == "worker_started" for line in lines)
-            refused = any("BrokerUnavailableError" in text or "cannot be reached" in text for text in texts)
-            if not started and (refused or life.version == "old"):
-                self.counts["starts while the broker was away"] += (
-                    1  # it says so and exits; a supervisor starts another
-                )
-            elif not started and life.drained is not None and life.status == -signal.SIGTERM:
-                self.counts["drained before they listened"] += 1
-            elif life.status not in (None, 0) and not life.killed and not at_point:
-                last = " | ".join(texts[-3:])
-                self.findings.append(f"worker {life.number} ({life.version}) ended with status {life.status}: {last}")
-            if life.status == 0 and life.drained is None:
-                self.findings.append(f"worker {life.number} ({life.version}) left of itself")
-            if life.version == "head":
-                self._drain(life)
-                for line in lines:
-                    if (
-                        line.get("event") in ("run_failed", "loop_failed", "turn_failed")
-                        or line.get("level") == "error"
-                    ):
-                        self.findings.append(f"worker {life.number}: {line}")
-
-    def _drain(self, life: Life) -> None:
-        """How long a worker that was told to drain took over its grace."""
-        if life.drained is not None and life.ended is not None and life.status == 0:
-            self._drains.append(round(max(0.0, life.ended - life.drained - life.birth.grace), 3))
+        lives = Lives(self.evidence.crew.lives)
+        self.findings += lives.findings
+        self.counts += lives.counts
+        self._drains = lives.drains
 
     def report(self) -> dict[str, Any]:
         """Return all of it as JSON holds it."""
