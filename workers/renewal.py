@@ -159,9 +159,7 @@ class Renewal:
             if (lease := self._leases.get(job_id)) is not None:
                 lease.renew(told.asked + self._broker.settings.lease)
         for job_id, why in told.gone:
-            if (lease := self._leases.get(job_id)) is not None:
-                lease.lost = True
-                self._gone(job_id, why)
+            self._gone(job_id, why)
         if told.failed is None:
             self.renewed_at = told.asked
         else:

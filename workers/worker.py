@@ -297,7 +297,7 @@ class TurnWorker(Worker):
         lease, task = self.turns.leases.get(job_id), self.tasks.get(job_id)
         if lease is None or task is None:
             return
-        if why == "lost" and not lease.lost:
+        if not lease.lost and (why == "lost" or lease.left <= 0):  # a turn that was cut is not lost
             log.warning("lease_lost", worker=self.id, job=job_id)
         lease.lost = True
         task.cancel()

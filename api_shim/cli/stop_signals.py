@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-STOP: Final = (signal.SIGTERM, signal.SIGINT)
+STOP: Final = (signal.SIGINT, signal.SIGTERM)
 
 early: Final[list[int]] = []
 """The signals that came before a loop listened."""

@@ -67,8 +67,11 @@ class Fleet:
         self.env = {**os.environ, "TURNSTREAM_REDIS_URL": url, "TURNSTREAM_PREFIX": prefix, **settings}
 
     @contextmanager
-    def worker(self, *options: str, serves: str = "fleet_agents:clerk") -> Iterator[WorkerProcess]:
-        """Run a worker process that serves an agent. It serves when this returns, and has drained when it is left."""
+    def worker(self, *options: str, serves: str = "fleet_agents:clerk", group: bool = False) -> Iterator[WorkerProcess]:
+        """Run a worker process that serves an agent. It serves when this returns, and has drained when it is left.
+
+        `group`: in a process group of its own, as a terminal has it.
+        """
         command = [
             sys.executable,
             "-m",
@@ -80,7 +83,9 @@ class Fleet:
             "--json",
             *options,
         ]
-        process = subprocess.Popen(command, cwd=HERE, env=self.env, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            command, cwd=HERE, env=self.env, stderr=subprocess.PIPE, text=True, process_group=0 if group else None
+        )
         try:
             log = Log(process)
             log.until("worker_started")

@@ -20,21 +20,6 @@ async def at_work(session: agents.Session) -> None:
             return
 
 
-async def test_sigterm_lets_a_turn_finish_within_the_grace_and_exits_0_with_a_summary(
-    fleet: Fleet, clerk: agents.Agent
-) -> None:
-    with fleet.worker("--grace", "20") as worker:
-        session = await clerk.start_session()
-        turn = await session.send_message("tool 0.5")
-        await at_work(session)
-        worker.process.send_signal(signal.SIGTERM)
-
-        assert isinstance(await turn.result(timeout=10), agents.Completed)
-        assert await asyncio.to_thread(worker.process.wait, 10) == 0
-        summary = json.loads(worker.log.until("worker_stopped"))
-        assert (summary["finished"], summary["handed_back"]) == ([turn.id], [])
-
-
 async def test_what_does_not_finish_is_handed_back_at_once_and_costs_no_attempt(
     fleet: Fleet, clerk: agents.Agent
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 from collections.abc import AsyncIterator
 from typing import Any
@@ -13,10 +14,11 @@ from eventually import eventually
 from real_server import serving
 from turns import Gate, Stage, Steps, add, call, staged, working
 
-from broker import queue, runs, transitions
+from broker import channels, queue, runs, transitions
 from broker.broker import Broker
 from broker.protocol.callbacks import DenyApproval
 from broker.settings import Settings
+from workers import worker as worker_module
 from workers.agent import AgentDefinition
 from workers.models import ModelError, ModelRequest, ModelText, UserMessage
 from workers.tools import ToolError, tool
@@ -279,6 +281,61 @@ async def test_a_drain_hands_back_what_is_just_being_begun(broker: Broker, monke
         await stage.worker.drain(0)
         assert stage.worker.turns.handed_back == [turn]
         assert await holders.fields(broker, stage.session_id, "job", "attempts") == ["queued", "0"]
+
+
+async def test_what_does_not_stop_is_handed_back_from_under_it(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, logs: list[Any]
+) -> None:
+    """A tool that takes its cancellation for nothing keeps neither its turn nor the worker; what it brings is refused."""
+    monkeypatch.setattr(worker_module, "_STOP_S", 0.05)
+    monkeypatch.setattr(worker_module, "_CLEAN_S", 0.05)
+    reached, free = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def stubborn() -> str:
+        """Go on."""
+        reached.set()
+        while not free.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await free.wait()
+        return "done all the same"
+
+    async with staged(broker, Steps([call("stubborn", "a")]), stubborn) as stage:
+        turn = await stage.send()
+        await reached.wait()
+        await stage.worker.drain(0)
+
+        assert stage.worker.turns.handed_back == [turn]
+        assert await holders.fields(broker, stage.session_id, "job", "attempts") == ["queued", "0"]
+        free.set()
+        await eventually(lambda: stage.worker.tasks, "it ends", until=lambda tasks: not tasks)
+    async with working(broker, agent(Steps(["hello"]), stubborn)):
+        await stage.ended()
+    assert "what it did is not known" in (await stage.results())["a"]
+    assert [entry["event"] for entry in logs if entry.get("log_level") == "warning"] == ["turns_do_not_stop"]
+
+
+async def test_serving_more_loses_no_token(redis_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bell was given one as it was replaced; without it the turn would wait for the next look, three seconds."""
+    gate, real = Gate(), channels.pop_token
+
+    async def slow(*arguments: Any) -> AsyncIterator[tuple[str, str] | None]:
+        async with contextlib.aclosing(real(*arguments)) as tokens:
+            async for token in tokens:
+                if token is not None:
+                    await gate.wait()
+                yield token
+
+    monkeypatch.setattr(worker_module, "pop_token", slow)
+    async with working(redis_broker, agent(Steps(["hello"]))) as worker:
+        await asyncio.sleep(0.1)  # its first claim is behind it
+        stage = await queued_turn(redis_broker)
+        await gate.reached.wait()
+        await worker.serve(agent(Steps(["later"]), name="later"))
+        gate.open.set()
+        await eventually(stage.state, "it runs at once", until=lambda job: job == "", within=1.5)
+        later = await queued_turn(redis_broker, "later")
+        await eventually(later.state, "the new one's does too", until=lambda job: job == "", within=1.5)
 
 
 async def test_a_worker_that_stops_hands_a_token_on_and_begins_nothing(redis_broker: Broker) -> None:
