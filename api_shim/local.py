@@ -104,6 +104,8 @@ def place_of(host: Host) -> Place:
     places = _places.setdefault(asyncio.get_running_loop(), {})
     place = places.get(host)
     if place is None:
+        for ended in [loop for loop in _places if loop.is_closed()]:
+            del _places[ended]  # a place holds its loop, so the loops that have ended do not go by themselves
         place = places[host] = Place(host)
     return place
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import AsyncIterator
 
 import pytest
@@ -395,3 +397,21 @@ def test_a_session_of_this_process_ends_with_its_event_loop(monkeypatch: pytest.
             await anext(agents.session(session_id).iter_events())
 
     asyncio.run(second(asyncio.run(first())))
+
+
+def test_an_event_loop_that_has_ended_is_forgotten_with_all_its_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program may have one for each request."""
+    monkeypatch.delenv("TURNSTREAM_REDIS_URL", raising=False)
+    agent = agents.Agent(model=StepModel())
+
+    async def request() -> weakref.ref[asyncio.AbstractEventLoop]:
+        done(await agent.run("hi"))
+        return weakref.ref(asyncio.get_running_loop())
+
+    *before, last = [asyncio.run(request()) for _ in range(4)]
+
+    gc.collect()
+    assert [loop() for loop in before] == [None] * 3
+    asyncio.run(request())
+    gc.collect()
+    assert last() is None
