@@ -25,6 +25,8 @@ async def keep_house(broker: Broker) -> float:
             expired = await expire(broker, shard, budget=_BUDGET_S)
             if expired.sweep:
                 await queue.sweep(broker, shard)
+                if broker.embedded is not None:
+                    broker.embedded.drop_expired()
             if expired.wait != 0:
                 break
         wait = min(wait, LOOK_S if expired.wait is None else expired.wait)

@@ -66,6 +66,21 @@ async def test_it_sleeps_until_the_next_deadline_and_no_longer_than_a_look(broke
     assert await holders.fields(broker, session_id, "status") == ["terminated"]
 
 
+async def test_what_has_expired_is_dropped_though_nobody_reads_it(embedded_broker: Broker) -> None:
+    """A server of its own does that; the embedded broker kept the logs of ended sessions for as long as its process lived."""
+    assert embedded_broker.embedded is not None
+    embedded_broker.settings = embedded_broker.settings.model_copy(update={"retention": 0.01})
+    await transitions.cancel(embedded_broker, await holders.open_session(embedded_broker))
+    kept = embedded_broker.embedded._server.dbs[0]._dict
+
+    async def looked() -> list[bytes]:
+        await holders.command(embedded_broker, "DEL", f"{embedded_broker.keys.base(0)}swept")
+        await keep_house(embedded_broker)
+        return [key for key in kept if b":log:" in key]
+
+    await eventually(looked, "its log is gone", until=lambda logs: logs == [])
+
+
 async def test_every_shard_is_looked_after(broker: Broker) -> None:
     broker.settings = broker.settings.model_copy(update={"shards": 3, "idle_limit": 60.0})
     sessions = [f"{shard}-{new_id()}" for shard in range(3)]
