@@ -127,6 +127,16 @@ class Broker:
 
         return await ride_out(attempt, self.settings.command_budget if budget is None else budget, said)
 
+    async def is_cut_off(self) -> bool:
+        """Whether the server is a replica whose primary is away: it answers, and hears of nothing that happens."""
+        if self.embedded is not None:
+            return False
+        try:
+            (told,) = await self.read(("INFO", "replication"))
+        except redis_errors.ResponseError:
+            return False  # an access list may hide it
+        return b"role:slave" in told and b"master_link_status:down" in told
+
     async def check(self, *, writes: bool = True, patience: float | None = None) -> None:
         """Refuse a broker that would lose data: raises `BrokerUnavailableError` with one sentence that says what to change.
 

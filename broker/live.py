@@ -54,6 +54,7 @@ class Hub:
         self._due = asyncio.Event()
         self._attendant: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._blind_since: float | None = None
         self._closed = False
 
     async def follow(
@@ -309,12 +310,25 @@ class Hub:
             followed.unchecked = False
         try:
             ends = await transitions.tails(self._broker, [followed.session_id for followed in group])
-        except BrokerUnavailableError:
+            blind = "the broker is a replica that does not reach its primary" if await self._broker.is_cut_off() else ""
+        except BrokerUnavailableError as away:
+            blind = str(away)
+        if blind:
             for followed in group:
                 followed.unchecked = True
+            self._see_nothing(blind)
             return
+        self._blind_since = None
         for followed, end, settled in zip(group, ends, held, strict=True):
             self._compare(followed, end, settled)
+
+    def _see_nothing(self, reason: str) -> None:
+        """A subscription may stand while there is nothing to hear: observers are told of that, too, once the budget is over."""
+        now = asyncio.get_running_loop().time()
+        since = self._blind_since = self._blind_since or now
+        if now - since > self._broker.settings.reconnect_budget:
+            self._blind_since = None
+            self._gave_up(reason)
 
     def _compare(self, followed: Followed, end: str | None, settled: int) -> None:
         followed.heard = asyncio.get_running_loop().time()

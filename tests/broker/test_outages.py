@@ -17,7 +17,7 @@ from logs import collect, notice, open_session, start_run
 from real_server import RealServer, serving
 from test_live import Watcher
 
-from broker import feed, log, transitions
+from broker import feed, followed, live, log, transitions
 from broker.broker import Broker
 from broker.live import Hub
 from broker.pipeline import NotNowError, refusal
@@ -167,4 +167,25 @@ async def test_a_server_that_stays_away_is_observation_lost_with_the_last_positi
             with pytest.raises(ObservationLost) as lost:
                 await asyncio.wait_for(watcher.task, 10)
 
+            assert lost.value.cursor == f"{session_id}:{last}"
+
+
+async def test_a_server_that_became_a_replica_of_nobody_is_no_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers whatever an observer asks, and hears of nothing any more: as after a failover that it was cut off from."""
+    monkeypatch.setattr(followed, "QUIET_S", 0.1)
+    monkeypatch.setattr(live, "_TICK_S", 0.05)
+    with serving(tmp_path) as server:
+        async with opened(server, budget=1.0) as (broker, hub):
+            session_id = await open_session(broker)
+            run = await start_run(broker, session_id)
+            last = await run.append(notice("last"))
+            watcher = Watcher(hub, session_id)
+            await watcher.saw("last")
+
+            await replica(broker, on=True)
+
+            with pytest.raises(ObservationLost, match="does not reach its primary") as lost:
+                await asyncio.wait_for(watcher.task, 5)
             assert lost.value.cursor == f"{session_id}:{last}"
