@@ -82,12 +82,18 @@ class Faults:
         self.counts[fault.kind] += 1
 
     async def _meant(self, fault: Fault) -> Life:
-        if (session := self.sessions.get(fault.prey)) is not None:
-            for worker, held, _, _ in await self.look():
-                if held == session and (life := self.crew.named(worker)) is not None:
+        if fault.prey:
+            session = self.sessions.get(fault.prey)
+            holders = [(held == session, self.crew.named(worker)) for worker, held, _, _ in await self.look()]
+            for _, life in sorted(holders, key=lambda each: not each[0]):
+                if life is not None:
                     self.counts["struck in a turn"] += 1
                     return life
-        return await self.crew.alive_at(fault.slot)
+        life = await self.crew.alive_at(fault.slot)
+        while not fault.early and life.worker is None:  # a kill is for one that works
+            await asyncio.sleep(0.05)
+            life = await self.crew.alive_at(fault.slot)
+        return life
 
     async def _note(self, life: Life) -> None:
         ended = life.ended or time.time()

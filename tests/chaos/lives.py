@@ -18,6 +18,8 @@ class Lives:
     def __init__(self, lives: Iterable[Life]) -> None:
         self.findings: list[str] = []
         self.counts: Counter[str] = Counter()
+        self.parked: set[str] = set()
+        """Turns that a worker parked, and lived to say so."""
         self.drains: list[float] = []
         """Seconds that workers of HEAD took over their grace when they were told to drain."""
         for life in lives:
@@ -31,6 +33,10 @@ class Lives:
             self.findings.append(f"worker {life.number} ({life.version}) {end[1:]}: {last}")
         elif end is not None:
             self.counts[end] += 1
+        for line in lines:
+            self.counts[f"runs by {life.version}"] += line.get("event") == "turn_begun"
+            if line.get("outcome") == "parked":
+                self.parked.add(line["turn"])
         if life.version != "head":
             return
         for line in lines:

@@ -112,6 +112,7 @@ class Part:
             for session_id in people.told.sessions:
                 await transitions.cancel(broker, session_id)
             await watchers.end(within=30.0)
+            watched = time.time()
             await verdict.logs(watchers.seen)
             await verdict.leaks()
             report = verdict.report()
@@ -121,6 +122,7 @@ class Part:
             await watchers.close()
             for url in urls:
                 await place_of(url).close()
+        report["watched_in"] = round(watched - settled, 1)
         report |= {
             "seconds": round(time.time() - begun, 1),
             "settled_in": round(settled - calm, 1),

@@ -176,7 +176,7 @@ class People:
             self.told.findings.append(f"a client that answers failed: {failed!r}")
 
     async def _answer(self, rng: random.Random, session_id: str, callback: agents.OpenCallback, wait: float) -> None:
-        await asyncio.sleep(wait)
+        await asyncio.sleep(wait * self.schedule.size.pace)
         answer: Any = f"blue {rng.random()}"
         if isinstance(callback, agents.OpenApproval):
             answer = agents.AllowApproval() if rng.random() < 0.8 else agents.DenyApproval(f"no {rng.random()}")

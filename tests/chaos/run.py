@@ -96,7 +96,10 @@ def _size(given: argparse.Namespace, old: Path | None) -> Size:
         holds=part_of(whole.holds),
         old=old is not None,
     )
-    others: dict[str, Any] = {name: int(count) for name, _, count in (each.partition("=") for each in given.size)}
+    others: dict[str, Any] = {
+        name: float(count) if "." in count else int(count)
+        for name, _, count in (each.partition("=") for each in given.size)
+    }
     return replace(size, **others)
 
 
@@ -136,6 +139,7 @@ def _table(reports: list[dict[str, Any]]) -> str:
         ("seeds", f"{reports[0]['seed']} to {reports[-1]['seed']}"),
         ("turns", counts["turns"]),
         ("  of them parked", counts["parked"]),
+        ("runs of turns", f"{counts['runs by head']} by HEAD, {counts['runs by old']} by the foundation"),
         ("kills (kill -9)", faults["kill"]),
         ("deaths at fault points", counts["deaths at fault points"]),
         ("workers frozen", faults["stop"]),

@@ -53,8 +53,10 @@ class Fault:
     kind: FaultKind
     slot: int = 0
     prey: str = ""
-    """A session's key: the worker that holds its turn then is struck, whichever that is; if none does, the slot's."""
+    """A session's key: the worker that holds its turn then is struck; if none does, one that holds any; else the slot's."""
     proxy: str = ""
+    early: bool = False
+    """Whether a worker is struck that may still be about to start."""
     share: float = 1.0
     """Of a proxy's connections, which part is struck."""
     seconds: float = 0.0
@@ -113,6 +115,8 @@ class Size:
     cuts: int = 40
     swallows: int = 10
     holds: int = 14
+    pace: float = 1.0
+    """By which the time that tools and people take is multiplied."""
     old: bool = True
 
 
@@ -160,18 +164,18 @@ def _sessions(seed: int, size: Size) -> list[SessionPlan]:
         agent = "whole" if rng.random() < 0.35 else "plain"
         count = each + (number < rest)
         times = sorted(rng.uniform(0, size.seconds) for _ in range(count))
-        turns = [_turn(rng, f"s{number}t{at}", time, agent) for at, time in enumerate(times)]
+        turns = [_turn(rng, f"s{number}t{at}", time, agent, size.pace) for at, time in enumerate(times)]
         cancel = rng.uniform(0.0, 3.0) if rng.random() < 0.15 else None
         watchers, imported = rng.choice((1, 1, 1, 2)), rng.choice((0, 0, 0, 6))
         found.append(SessionPlan(f"{seed}.s{number}", agent, turns, cancel, watchers, imported))
     return found
 
 
-def _turn(rng: random.Random, key: str, at: float, agent: str) -> TurnPlan:
+def _turn(rng: random.Random, key: str, at: float, agent: str, pace: float) -> TurnPlan:
     parks = rng.random() < 0.5
-    steps = [_step(rng, agent, parks=False) for _ in range(rng.randint(1, 4))]
+    steps = [_step(rng, agent, pace, parks=False) for _ in range(rng.randint(1, 4))]
     if parks:
-        steps.insert(rng.randrange(len(steps) + 1), _step(rng, agent, parks=True))
+        steps.insert(rng.randrange(len(steps) + 1), _step(rng, agent, pace, parks=True))
     return TurnPlan(
         key=key,
         at=at,
@@ -185,7 +189,7 @@ def _turn(rng: random.Random, key: str, at: float, agent: str) -> TurnPlan:
     )
 
 
-def _step(rng: random.Random, agent: str, *, parks: bool) -> list[Any]:
+def _step(rng: random.Random, agent: str, pace: float, *, parks: bool) -> list[Any]:
     """One reply of the model: text, and calls of tools, each with the seconds it takes."""
     if parks:
         kind = rng.choice(("ask", "ask", "client", "many", *(("spawn", "spawn") if agent == "whole" else ())))
@@ -193,7 +197,7 @@ def _step(rng: random.Random, agent: str, *, parks: bool) -> list[Any]:
         kind = rng.choice(("say", "run", "run", "again", "thread", "fail", "large", "two"))
         if rng.random() < 0.03:
             return ["calls", [rng.choice(("block", "block", "busy")), round(rng.uniform(0.5, LEASE_S + 1.5), 3)]]
-    took = round(rng.choice((0.0, 0.1, 1.0, 2.0)) * rng.random(), 3)
+    took = round(pace * rng.choice((0.0, 0.1, 1.0, 2.0)) * rng.random(), 3)
     match kind:
         case "say":
             return ["say", rng.randint(3, 40), round(rng.uniform(0.0, 0.04), 3)]
@@ -202,7 +206,7 @@ def _step(rng: random.Random, agent: str, *, parks: bool) -> list[Any]:
         case "many":
             return ["calls", ["ask", took], ["run", took], ["client", 0.0]]
         case "spawn":
-            below = [_step(rng, "plain", parks=rng.random() < 0.5) for _ in range(rng.randint(1, 2))]
+            below = [_step(rng, "plain", pace, parks=rng.random() < 0.5) for _ in range(rng.randint(1, 2))]
             return ["calls", ["spawn", below]]
         case _:
             return ["calls", [kind, took]]
@@ -224,7 +228,8 @@ def _faults(seed: int, size: Size, sessions: Sequence[SessionPlan]) -> Iterator[
             again = rng.uniform(0.0, 1.0) if kind == "drain" and rng.random() < 0.3 else None
             began, session = rng.choice(sent)
             if rng.random() < 0.5:
-                yield Fault(at, kind, slot=slot, seconds=seconds, again=again)
+                early = rng.random() < 0.2
+                yield Fault(at, kind, slot=slot, seconds=seconds, early=early, again=again)
             else:
                 after = began + rng.uniform(0.0, 2.0)
                 yield Fault(after, kind, slot=slot, prey=session, seconds=seconds, again=again)

@@ -47,7 +47,7 @@ async def chaos(folder: Path, *options: str, plant: str = "") -> tuple[dict[str,
 async def test_nothing_is_lost_or_done_twice_under_all_kinds_of_faults(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    report, told = await chaos(tmp_path, "--seed", "2", "--turns", "130", "--seconds", "15")
+    report, told = await chaos(tmp_path, "--seed", "2", "--turns", "130", "--seconds", "15", "--size", "pace=0.5")
 
     with capsys.disabled():
         print("".join(f"\n{line}" for line in told.splitlines() if "HEAD alone" in line), end="")

@@ -156,13 +156,6 @@ class Verdict:
         for said in (*check_plans(records), *check_counts(records)):
             self._say(session_id, said)
         self.counts["turns"] += len(ends)
-        opened = {each.body.get("turnId") for each in records if each.body.get("type") == "callbackOpened"}
-        spawned = {
-            each.body.get("turnId")
-            for each in records
-            if (each.body.get("entry") or {}).get("name") == "agents.spawn" and each.body["type"] == "entryCompleted"
-        }
-        self.counts["parked"] += len((opened | spawned) & ends.keys())
         self.counts["notices of lost workers"] += sum(_lost(each.body) for each in records)
 
     def _calls(self, session_id: str, records: Sequence[LogRecord]) -> None:
@@ -218,6 +211,7 @@ class Verdict:
         lives = Lives(self.evidence.crew.lives)
         self.findings += lives.findings
         self.counts += lives.counts
+        self.counts["parked"] = len(lives.parked)
         self._drains = lives.drains
 
     def report(self) -> dict[str, Any]:
