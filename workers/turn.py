@@ -178,12 +178,16 @@ class TurnRun:
         return None
 
     async def _wait(self) -> None:
-        """Until a call of this run is done, or there is news."""
+        """Until a call of this run is done, or there is news, of which a lost hint is made good after a lease: then it looks."""
         news = asyncio.create_task(self.news.wait())
+        lease = self.context.broker.settings.lease
         try:
-            await asyncio.wait({news, *self._running.values()}, return_when=asyncio.FIRST_COMPLETED)
+            waited = {news, *self._running.values()}
+            done, _ = await asyncio.wait(waited, timeout=lease, return_when=asyncio.FIRST_COMPLETED)
         finally:
             news.cancel()
+        if not done:
+            self.news.set()
 
     def _reap(self) -> None:
         for call_id, task in list(self._running.items()):

@@ -51,6 +51,7 @@ def whole(name: str, folder: Path, *, stands: bool = False) -> agents.Agent:
         note(f"pay {amount}")
         if stands:
             await asyncio.get_running_loop().create_future()
+        await asyncio.sleep(0.05)
         return f"paid {amount}"
 
     @agents.tool(retry_safe=True)

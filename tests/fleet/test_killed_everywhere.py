@@ -30,6 +30,7 @@ from broker import fault_points
 from broker.broker import Broker
 from broker.keys import new_id
 from broker.settings import Settings
+from broker.stored_session import check_tree, read_tree
 from workers.worker import TurnWorker
 
 LEASE_S: Final = 2.0
@@ -211,6 +212,8 @@ async def see_to_its_death(yard: Graveyard, doomed: Doomed, session: agents.Sess
 
 async def expect_whole_story(yard: Graveyard, doomed: Doomed, session_id: str) -> None:
     """What the logs and the ledger say of a turn that has completed."""
+    for of, findings in check_tree(await read_tree(yard.broker, session_id)):
+        assert findings == [], (doomed.at, of.session_id)
     (child,) = await agents.session(session_id).subagents()
     root, clerk = [await holders.records(yard.broker, each) for each in (session_id, child.id)]
     for log in (root, clerk):
