@@ -14,6 +14,7 @@ import redis.exceptions as redis_errors
 from eventually import eventually
 from holders import command
 from logs import collect, notice, open_session, start_run
+from proxy import Proxy
 from real_server import RealServer, serving
 from test_live import Watcher
 
@@ -27,7 +28,7 @@ from broker.settings import Settings
 
 
 @asynccontextmanager
-async def opened(server: RealServer, *, budget: float = 60.0) -> AsyncIterator[tuple[Broker, Hub]]:
+async def opened(server: RealServer | Proxy, *, budget: float = 60.0) -> AsyncIterator[tuple[Broker, Hub]]:
     settings = Settings(redis_url=server.url, socket_timeout=0.3, connect_timeout=0.3, reconnect_budget=budget)
     broker = Broker(settings)
     hub = Hub(broker)
@@ -189,3 +190,27 @@ async def test_a_server_that_became_a_replica_of_nobody_is_no_silence(
             with pytest.raises(ObservationLost, match="does not reach its primary") as lost:
                 await asyncio.wait_for(watcher.task, 5)
             assert lost.value.cursor == f"{session_id}:{last}"
+
+
+async def test_connections_that_are_half_open_are_found_out_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By one reply that does not come; neither a ping nor a silence would have told of the others yet."""
+    monkeypatch.setattr(feed, "PING_S", 1000)
+    monkeypatch.setattr(feed, "_TICK_S", 0.05)
+    monkeypatch.setattr(feed, "_SUSPECTED_S", 0.3)
+    monkeypatch.setattr(followed, "QUIET_S", 1000)
+    with serving(tmp_path) as server:
+        async with Proxy(server.port) as proxy, opened(proxy) as (broker, hub):
+            session_id = await open_session(broker)
+            run = await start_run(broker, session_id)
+            watcher = Watcher(hub, session_id)
+            await run.append(notice("before"))
+            await watcher.saw("before")
+
+            proxy.swallow()
+            await run.append(notice("after"))
+
+            await broker.read(("TIME",), budget=0)  # at the first try
+            await watcher.saw("after")
+            await watcher.stop()
