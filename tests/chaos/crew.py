@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -39,6 +40,8 @@ class Life:
     drained: float | None = None
     process: asyncio.subprocess.Process | None = None
     known_as: str | None = None
+    stood: list[tuple[float, float]] = field(default_factory=list)
+    """From when to when it was frozen."""
     over: asyncio.Event = field(default_factory=asyncio.Event)
     alive: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -49,6 +52,14 @@ class Life:
             started = (line for line in self.lines() if line.get("event") == "worker_started")
             self.known_as = next((str(line["worker"]) for line in started), None)
         return self.known_as
+
+    @property
+    def served_from(self) -> float | None:
+        """Since when it took work, by its log."""
+        for line in self.lines():
+            if line.get("event") == "worker_started":
+                return datetime.fromisoformat(line["timestamp"]).timestamp()
+        return None
 
     def lines(self) -> Iterator[dict[str, Any]]:
         """Yield what it has logged; a line that is no JSON (a traceback, the last words at a fault point) as `text`."""

@@ -76,9 +76,11 @@ class Faults:
                     await asyncio.sleep(fault.again)
                     self.crew.signal(life, signal.SIGTERM)
             case _:
+                stood = time.time()
                 self.crew.signal(life, signal.SIGSTOP)
                 await asyncio.sleep(fault.seconds)
                 self.crew.signal(life, signal.SIGCONT)
+                life.stood.append((stood, time.time()))
         self.counts[fault.kind] += 1
 
     async def _meant(self, fault: Fault) -> Life:

@@ -145,13 +145,15 @@ async def held_by(broker: Broker) -> list[tuple[str, str, str, int]]:
     """
     keys, found = broker.keys, []
     try:
-        async with asyncio.timeout(0.3):
+        async with asyncio.timeout(0.5), broker.client.pipeline(transaction=False) as asked:
             for shard in range(broker.settings.shards):
-                for raw in await broker.client.zrange(f"{keys.base(shard)}active", 0, -1):
-                    read: Any = broker.client.hmget(keys.of("session", raw.decode()), ["holder", "turn", "n"])
-                    holder, turn, last = await read
-                    if holder and turn:
-                        found.append((holder.decode(), raw.decode(), turn.decode(), int(last)))
+                asked.zrange(f"{keys.base(shard)}active", 0, -1)
+            sessions = [raw.decode() for page in await asked.execute() for raw in page]
+            for session_id in sessions:
+                asked.hmget(keys.of("session", session_id), ["holder", "turn", "n"])
+            for session_id, (holder, turn, last) in zip(sessions, await asked.execute(), strict=True):
+                if holder and turn:
+                    found.append((holder.decode(), session_id, turn.decode(), int(last)))
     except Exception:  # noqa: BLE001 - whatever a broker that is away brings about: then nothing is known of this kill
         return []
     return found

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from crew import Life
 from faults import Held
 from schedule import LEASE_S
 
@@ -13,6 +15,9 @@ from broker.protocol.wire import parse_stream_id
 
 BOUND_S: Final = LEASE_S + 5
 """Within which another worker goes on."""
+
+_NOTICED_S: Final = LEASE_S / 3
+"""For how long nobody may look at a queue before that counts as an outage."""
 
 
 def recoveries(session_id: str, records: Sequence[LogRecord], held: Iterable[Held]) -> Iterator[tuple[Held, float]]:
@@ -35,14 +40,33 @@ def recoveries(session_id: str, records: Sequence[LogRecord], held: Iterable[Hel
                 break
 
 
-def able_since(killed: float, outages: Iterable[tuple[float, float]]) -> float:
-    """Return since when another worker could go on: since the kill, or the end of the broker's outages after it.
+def absences(lives: Iterable[Life], agent: str) -> list[tuple[float, float]]:
+    """Return the times at which no worker of an agent was there: none had started, lived and was not frozen."""
+    there: list[tuple[float, float]] = []
+    for life in lives:
+        began = life.served_from
+        if began is None or (agent == "whole" and life.version != "head"):
+            continue
+        for stood, went_on in sorted(life.stood):
+            there.append((began, stood))
+            began = went_on
+        there.append((began, life.ended or time.time()))
+    found, until = [], 0.0
+    for began, ended in sorted(there):
+        if until and began - until > _NOTICED_S:
+            found.append((until, began))
+        until = max(until, ended)
+    return found
 
-    An outage moves all leases: none is reaped for what the broker did not hear meanwhile. One that begins within the bound
-    begins it anew.
+
+def able_since(killed: float, away: Iterable[tuple[float, float]]) -> float:
+    """Return since when another worker could go on: since the kill, or the end of what held all of them up after it.
+
+    A broker that is away, or a time in which no worker looked at the queue, moves all leases: none is reaped for what the
+    broker did not hear meanwhile. What begins within the bound begins it anew.
     """
     since = killed
-    for began, ended in sorted(outages):
+    for began, ended in sorted(away):
         if began < since + BOUND_S and ended > since:
             since = ended
     return since

@@ -15,7 +15,7 @@ from ledger import Effect
 from lives import Lives
 from people import Told
 from plans import check_counts, check_plans, made_calls, text_of
-from recovery import BOUND_S, able_since, recoveries
+from recovery import BOUND_S, able_since, absences, recoveries
 from schedule import Schedule
 from watchers import Seen
 
@@ -50,6 +50,7 @@ class Verdict:
         self.findings: list[str] = [*evidence.told.findings]
         self.counts: Counter[str] = Counter()
         self.late: list[str] = []
+        self._absent = {agent: absences(evidence.crew.lives, agent) for agent in ("plain", "whole")}
         self._drains: list[float] = []
         self._recovered: list[float] = []
         self._tools: set[str] = set()
@@ -190,13 +191,14 @@ class Verdict:
 
     def _recoveries(self, session_id: str, records: Sequence[LogRecord]) -> None:
         """Another worker went on within the lease and 5 s; a broker that was away meanwhile had its own time."""
-        faults = self.evidence.faults
+        faults, agent = self.evidence.faults, self.evidence.told.sessions.get(session_id, "whole")
+        away = [*faults.outages, *self._absent[agent]]
         for kill, took in recoveries(session_id, records, faults.held):
             self._recovered.append(took)
-            since = able_since(kill.at, faults.outages)
+            since = able_since(kill.at, away)
             said = (
                 f"turn {kill.turn} stood still for {took:.1f} s after its worker was killed (at {kill.at:.3f}), "
-                f"{kill.at + took - since:.1f} s of them with the broker there"
+                f"{kill.at + took - since:.1f} s of them with the broker and a worker there"
             )
             if took > BOUND_S:
                 self.late.append(f"session {session_id}: {said}")
