@@ -105,7 +105,7 @@ class Size:
     """How much a part does. `seconds` is for how long new turns and faults come."""
 
     turns: int = 590
-    seconds: float = 195.0
+    seconds: float = 180.0
     sessions: int = 40
     kills: int = 120
     stops: int = 22
