@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from time import monotonic
 from typing import Any, cast
 
@@ -87,8 +87,7 @@ class TurnWorker(Worker):
         self._hurry = asyncio.Event()
         self._running = self._draining = False
         self._drained = asyncio.Event()
-        self._bell: asyncio.Task[None] | None = None  # the newest one
-        self._bells: set[asyncio.Task[None]] = set()
+        self._bell: asyncio.Task[None] | None = None
         self._unanswered: dict[str, tuple[str, float]] = {}  # claims: each queue's nonce, and when it was first sent
         self._agents.update((agent.name, agent) for agent in agents)
         self.turns = HeldTurns(broker, self.id, self._agents, self.functions, self.ctx, self.stopping)
@@ -138,12 +137,12 @@ class TurnWorker(Worker):
                 await self._wait_for_work(wait)
             await self._drained.wait()
         finally:
-            await asyncio.gather(*(end_task(task) for task in (*beside, *self._bells)))
+            await asyncio.gather(*(end_task(task) for task in (*beside, self._bell) if task is not None))
             await self.renewal.stop()
 
-    async def _forever(self, loop: Any, wanted: Callable[[], bool] = lambda: True) -> None:
+    async def _forever(self, loop: Any) -> None:
         back = 0.05
-        while wanted():
+        while True:
             try:
                 await loop()
                 back = 0.05
@@ -207,35 +206,25 @@ class TurnWorker(Worker):
             self._due.set()
 
     async def _hang_bell(self) -> None:
-        """Listen for tokens of every queue that is served now. The bell before ends when it has waited to the end.
-
-        A pop that is given up may have been given a token, which would be lost.
-        """
-        before, keys = self._bell, [f"{key}:wake" for _, key in self._queues()]
-        if not self._running or self.stopping.is_set() or not keys:
+        """Listen for tokens of every queue that is served now. A look must follow: the bell before may have been given one."""
+        before = self._bell
+        if not self._running or self.stopping.is_set() or not self._agents:
             return
-        bell = asyncio.create_task(
-            self._forever(lambda: self._hear_bell(keys), lambda: self._bell is bell), name="worker bell"
-        )
-        self._bell = bell
-        self._bells.add(bell)
-        bell.add_done_callback(self._bells.discard)
-        if before is not None and self.broker.embedded is not None:
-            await end_task(before)  # there it stays behind all the same
+        self._bell = asyncio.create_task(self._forever(self._hear_bell), name="worker bell")
+        if before is not None:
+            await end_task(before)
 
-    async def _hear_bell(self, keys: Sequence[str]) -> None:
+    async def _hear_bell(self) -> None:
         """A token says that a job is there, and which; the queue alone says whether it still is.
 
         An idle worker begins the job it was rung for, one call in all; a busy one claims what is due together, and so does one
         whose claim is under way: that may give this very job, or as many as there are slots.
         """
-        bell = self._bell
+        keys = [f"{key}:wake" for _, key in self._queues()]
         async with contextlib.aclosing(pop_token(self.broker, keys, _BELL_S)) as tokens:
             async for token in tokens:
                 if token is not None:
                     await self._rung(*token)
-                if self._bell is not bell:
-                    return
 
     async def _rung(self, wake: str, job_id: str) -> None:
         free = not self.stopping.is_set() and self.job_counter < self.max_jobs
@@ -352,7 +341,8 @@ class TurnWorker(Worker):
         self.readiness.drain()
         self.ready.set()  # a start that was waited for waits no more
         self._due.set()
-        await asyncio.gather(*(end_task(bell) for bell in self._bells))
+        if self._bell is not None:
+            await end_task(self._bell)
         with contextlib.suppress(TimeoutError):  # what a claim under way gives is started, and then handed back
             async with asyncio.timeout(_CLAIM_S), self._claiming:
                 pass

@@ -163,3 +163,21 @@ async def test_a_worker_that_is_told_to_stop_before_it_has_loaded_says_its_summa
     (line,) = err.splitlines()
     summary = json.loads(line)
     assert (summary["event"], summary["turns"], summary["handed_back"]) == ("worker_stopped", 0, [])
+
+
+def test_it_listens_before_anything_else_is_loaded() -> None:
+    """What takes long comes after: nothing of others' is there yet when the first of them is asked for."""
+    program = """
+import os, signal, sys
+sys.argv = ["turnstream", "worker"]
+class First:
+    def find_spec(self, name, path=None, target=None):
+        if name in ("click", "pydantic", "redis", "structlog"):
+            print(name, signal.getsignal(signal.SIGTERM).__module__, signal.getsignal(signal.SIGINT).__module__, flush=True)
+            os._exit(0)
+sys.meta_path.insert(0, First())
+import api_shim.cli
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+
+    assert (done.stdout, done.stderr) == ("click api_shim.cli.stop_signals api_shim.cli.stop_signals\n", "")

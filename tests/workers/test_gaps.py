@@ -184,18 +184,22 @@ async def test_a_tool_whose_call_was_lost_is_stopped_and_the_model_asked_again(
         await other.wait()
         return "beside"
 
-    model = Steps(tries={0: [["Well.", other_moment := Gate(), call("work", "a"), call("beside", "b")], ["no calls"]]})
+    writing, again = Gate(), Gate()
+    calls = [call("work", "a"), call("beside", "b")]
+    model = Steps(tries={0: [["Well.", writing, *calls], [again, "no calls"]]})
     async with staged(redis_broker, model, work, beside) as stage:
         await stage.send()
-        await other_moment.reached.wait()
+        await writing.reached.wait()
         await eventually(stage.records, "its message is open", until=lambda found: len(found) > 4)
         await moment.take()
-        other_moment.open.set()
+        writing.open.set()
         await gate.reached.wait()
         await other.reached.wait()
         await moment.go_back()
         other.open.set()
+        await again.reached.wait()
         await asyncio.wait_for(stopped.wait(), 5)
+        again.open.set()
         await expect_whole_and_said(stage, logs)
         assert await stage.results() == {}
 
