@@ -335,6 +335,7 @@ class TurnWorker(Worker):
         log.info("worker_stopped", worker=self.id, turns=turns.finished, **ids, broker_lost_writes=turns.gaps)
 
     async def _drain(self, grace: float) -> None:
+        log.info("worker_draining", worker=self.id, grace=grace, running=len(self.tasks))
         self.turns.ended, self.renewal.slots = [], 0
         self.turns.handed_back.clear()
         self.stopping.set()
