@@ -94,7 +94,8 @@ class Protocol(Sides):
             case "stop" | "wrong_stop":
                 self.command("interrupt", s.id, nonce=self.name("n"), turn=turn)
             case "cancel":
-                self.do("cancel", s.id)
+                children = [each for each in self.world.sessions.values() if each.spawn is not None]
+                self.do("cancel", children[0].id if children and flag else s.id)
             case _:
                 self.do("open_session", s.id, digest="d", once=False)
 
@@ -110,17 +111,14 @@ class Protocol(Sides):
         for _ in range(1 + again):
             self.do("retry", sid, dead=dead, turn=self.name("t"), entry=self.name("u"))
 
-    @rule(pick=PICK, of=st.sampled_from(["open", "open", "open", "settled", "unknown"]), client_tool=st.booleans())
+    @rule(pick=PICK, of=st.sampled_from(["open", "open", "open", "settled", "below"]), client_tool=st.booleans())
     def answers(self, pick: int, of: str, client_tool: bool) -> None:
-        """Somebody answers: what is open, what is settled, or what nobody asked."""
-        asking = [s for s in self.world.sessions.values() if s.turn and s.id in s.turn.asked.values()]
-        s = asking[pick % len(asking)] if asking and of == "open" else self.a_session(pick)
-        callback, call = "never", ""
-        if s.turn is not None and of == "open":
-            callback = next((name for name, where in s.turn.asked.items() if where == s.id), callback)
-            call = next((name for name in s.turn.open if name.startswith("call:")), "") if client_tool else ""
-        elif s.settled and of == "settled":
-            callback = list(s.settled)[pick % len(s.settled)]
+        """Somebody answers: what is open, what is settled, or what is not this session's to take."""
+        below = of == "below"
+        asking = [s for s in self.world.sessions.values() if s.asking(below=below)] if of != "settled" else []
+        s = asking[pick % len(asking)] if asking else self.a_session(pick)
+        callback = [*(s.settled if of == "settled" else s.asking(below=below)), "never"][0]
+        call = next((name for name in s.turn.open if name.startswith("call:")), "") if s.turn and client_tool else ""
         result = f"completed {call.removeprefix('call:')}.result answered"
         self.tick()
         nonce = self.name("n")
@@ -191,7 +189,7 @@ class Protocol(Sides):
 
     WRITES = st.sampled_from(["next"] * 6 + ["unread"] * 3 + ["again"] * 2 + ["late", "early", "blind"])
     KINDS = st.lists(
-        st.sampled_from(["note", "text", "text", "text", "call", "tool", "tool", "ask"]), min_size=1, max_size=4
+        st.sampled_from(["note", "text", "text", "afresh", "call", "tool", "tool", "ask"]), min_size=1, max_size=4
     )
 
     @rule(
@@ -217,8 +215,11 @@ class Protocol(Sides):
                 self.parks(run, how)
             case "spawn":
                 self.spawns(run, how, 1 + pick % 2)
-                if pick > 2:
+                if pick % 4:
                     self.parks(run, "next")
+                if pick % 3:
+                    self.takes_all("w2")
+                    self.appends(self.runs[-1], "next", self.effects(self.runs[-1], ["ask"]))
             case "race":
                 self.race(run, pick)
             case "park":
@@ -230,7 +231,7 @@ class Protocol(Sides):
         """Somebody answers or sends a message while the run is about to park, or to end its turn; it finds out by doing so."""
         s = self.world.sessions[run.session]
         self.appends(run, "next", self.effects(run, ["ask"]))
-        own = [callback for callback, of in (s.turn.asked if s.turn else {}).items() if of == s.id]
+        own = s.asking()
         if own and pick % 2:
             self.do("answer", s.id, own[-1], nonce=self.name("n"))
         elif s.turn is not None:
@@ -263,12 +264,12 @@ class Protocol(Sides):
                     message = self.name("m")
                     found.append(Effect("open", message, "a"))
                 case "text":
-                    what = ("more", "complete", "afresh")[self.counted % 3]
-                    if what == "afresh":  # what is open stands in the order of the events before it: let there be one
-                        found.append(Effect("note", ""))
+                    what = ("more", "complete")[self.counted % 2]
                     found.append(Effect(what, message or "", "b"))
                     self.counted += 1
                     message = None if what == "complete" else message
+                case "afresh" if message is not None:  # what is open stands in the order of events: let there be one
+                    found += [Effect("note", ""), Effect("afresh", message, "c")]
                 case "ask":
                     call = self.name("c")
                     found += [Effect("call", call), Effect("ask", self.name("q"))]
@@ -404,7 +405,7 @@ class Protocol(Sides):
             self.tick(300)
             self.sweeps()
             for s in active:
-                for callback in [name for name, of in (s.turn.asked if s.turn else {}).items() if of == s.id]:
+                for callback in s.asking():
                     self.do("answer", s.id, callback, nonce=self.name("n"))
             before = len(self.runs)
             self.takes_all(self.name("w"))

@@ -103,6 +103,11 @@ class Session:
         assert self.turn is not None
         return f"{self.id}:{self.turn.id}:{self.wake}"
 
+    def asking(self, *, below: bool = False) -> list[str]:
+        """Its own open callbacks, or those of the subagents below it."""
+        asked = self.turn.asked if self.turn else {}
+        return [callback for callback, of in asked.items() if (of != self.id) == below]
+
 
 @dataclass
 class World:
@@ -246,7 +251,7 @@ class World:
         assert s.turn is not None
         for name, completed in s.turn.open.items():
             self.emit(s, *(["added"] if name.startswith("call:") else []), completed + s.turn.texts.get(name, ""))
-        own = sorted(callback for callback, of in s.turn.asked.items() if of == s.id)
+        own = sorted(s.asking())
         for callback in own:
             s.settled[callback] = self.emit(s, f"resolved {callback} closed")
             self.deadlines.pop(("callback", s.id, callback), None)
