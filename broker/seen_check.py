@@ -7,8 +7,8 @@ from itertools import pairwise
 
 from broker.history_check import Finding, LogRecord, joined
 from broker.protocol.entries import MessageEntry
-from broker.protocol.events import EntryAdded, EntryCompleted, Event, TextDelta
-from broker.protocol.wire import Position, decode, parse_cursor, parse_stream_id
+from broker.protocol.events import EntryAdded, EntryCompleted, Event, SessionUpdated, TextDelta
+from broker.protocol.wire import START, Position, decode, parse_cursor, parse_stream_id
 
 
 def check_seen(
@@ -21,9 +21,9 @@ def check_seen(
 ) -> list[Finding]:
     """Check what an observer saw, in its order, against the log as it was read afterwards.
 
-    `after` is where it began (None: wherever its first event is), `ended`: it saw the session's end, so nothing may be missing
-    behind its last event. Text that is shown while it is written is stored too: `live` says that the observer was there all the
-    time and kept up, so that no delta was dropped.
+    `after` is where it began (None: wherever its first event is), `ended`: it saw the session's end, so nothing may be missing up
+    to there; a title that is changed later is for nobody who was there. Text that is shown while it is written is stored too:
+    `live` says that the observer was there all the time and kept up, so that no delta was dropped.
     """
     if not seen:
         return []
@@ -53,11 +53,21 @@ def _missed(
 ) -> Iterator[Finding]:
     found = {place._replace(k=0) for place in places if not place.k}
     first = min(places)._replace(k=0) if after is None else after._replace(k=0)
-    last = max(stored, default=first) if ended else max(places)
+    last = max(_end_of(stored), *places) if ended else max(places)
     for place, events in stored.items():
         if first < place <= last and place not in found:
             for event in events[:1]:
                 yield Finding("seen_missed", event.id, f"The observer missed this {type(event).__name__}.")
+
+
+def _end_of(stored: dict[Position, tuple[Event, ...]]) -> Position:
+    """The place of the session's end; of its last event, if that is not there."""
+    ends = (
+        place
+        for place, events in stored.items()
+        if any(isinstance(event, SessionUpdated) and event.status == "terminated" for event in events)
+    )
+    return min(ends, default=max(stored, default=START))
 
 
 def _invented(

@@ -14,7 +14,7 @@ from broker.broker import Broker
 from broker.embedded import EmbeddedServer
 from broker.history_check import AcceptedAnswer, LogRecord, check_history, joined
 from broker.keys import new_id
-from broker.protocol.events import Event, TextDelta
+from broker.protocol.events import Event, SessionUpdated, TextDelta
 from broker.protocol.wire import Position, decode, entry_tail, parse_stream_id
 from broker.seen_check import check_seen
 from broker.settings import Settings
@@ -390,11 +390,19 @@ async def test_what_an_observer_saw_is_clean_from_anywhere(told: StoredSession) 
     assert check_seen([], told.records) == []
 
 
+async def test_an_observer_leaves_at_the_sessions_end_and_sees_no_later_title(told: StoredSession) -> None:
+    seen = seen_of(told)
+    assert [event.status for event in seen[-2:] if isinstance(event, SessionUpdated)] == ["terminated", "terminated"]
+
+    assert check_seen(seen[:-1], told.records, ended=True) == []
+    assert [each.code for each in check_seen(seen[:-2], told.records, ended=True)] == ["seen_missed"]
+
+
 @pytest.mark.parametrize(
     ("plant", "code"),
     [
         pytest.param(lambda seen: seen[:5] + seen[6:], "seen_missed", id="an event missed"),
-        pytest.param(lambda seen: seen[:-1], "seen_missed", id="the session's end missed"),
+        pytest.param(lambda seen: seen[:-2], "seen_missed", id="the session's end missed"),
         pytest.param(lambda seen: seen[1:], "seen_missed", id="the beginning missed"),
         pytest.param(lambda seen: [*seen[:5], seen[4], *seen[5:]], "seen_twice", id="an event doubled"),
         pytest.param(lambda seen: [*seen[:4], seen[5], seen[4], *seen[6:]], "seen_order", id="a pair turned round"),
