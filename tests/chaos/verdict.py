@@ -19,12 +19,11 @@ from recovery import BOUND_S, able_since, absences, recoveries
 from schedule import Schedule
 from watchers import Seen
 
-from broker.blobs import read_records
 from broker.broker import Broker
-from broker.history_check import AcceptedAnswer, LogRecord, check_history
+from broker.history_check import AcceptedAnswer, Finding, LogRecord, check_history
 from broker.protocol.callbacks import AllowApproval, DenyApproval, answer_to_wire
 from broker.seen_check import check_seen
-from broker.transitions import Raw
+from broker.stored_session import StoredSession, check_tree, read_tree
 
 SAFE: Final = ("again",)
 """Tools that are declared `retry_safe`."""
@@ -74,8 +73,16 @@ class Verdict:
         self.counts["dead letters"] += int(await client.zcard(f"{base}dead"))
 
     async def leaks(self) -> None:
-        """Once every session has ended, every key has a TTL or is on the permanent list."""
+        """Once every session has ended, every key has a TTL or is permanent, and no deadline but retention's is left.
+
+        Workers of the foundation know no deadline of progress: where one of them ended a turn, that stays until it is due.
+        """
         broker = self.evidence.broker
+        stays = (b"gone ", b"turn ") if self.evidence.schedule.size.old else (b"gone ",)
+        for shard in range(broker.settings.shards):
+            for raw in await broker.client.zrange(f"{broker.keys.base(shard)}deadlines", 0, -1):
+                if not raw.startswith(stays):
+                    self.findings.append(f"ghost: the deadline {raw.decode()!r} is left when every session has ended")
         for key in await leaked_keys(broker.client, broker.settings.prefix):
             self.findings.append(f"leak: {key} has no TTL")
 
@@ -88,38 +95,21 @@ class Verdict:
             self.findings += [f"session {each.session}: {finding}" for finding in each.findings]
             self.counts["observed events"] += len(each.events)
             self.counts["observers' returns"] += each.returns
-        sessions = list(told.sessions)
-        while sessions:
-            session_id = sessions.pop()
-            sessions += await self._children(session_id)
-            records = await self._read(session_id)
-            self._check(session_id, records)
-            for each in seen[session_id]:
-                found = check_seen(each.events, records, ended=each.ended)
-                self.findings += [
-                    f"session {session_id}, observer: {one.code} at {one.at}: {one.said}" for one in found
-                ]
-            self._turns(session_id, records)
-            self._calls(session_id, records)
-            self._recoveries(session_id, records)
+        for root in told.sessions:
+            for stored, found in check_tree(await read_tree(self.evidence.broker, root)):
+                self._check(stored, found)
+                for each in seen[stored.session_id]:
+                    for one in check_seen(each.events, stored.records, ended=each.ended):
+                        self._say(stored.session_id, f"observer: {one.code} at {one.at}: {one.said}")
+                self._turns(stored.session_id, stored.records)
+                self._calls(stored.session_id, stored.records)
+                self._recoveries(stored.session_id, stored.records)
         self._unknown_effects()
         self._lives()
 
-    async def _children(self, session_id: str) -> list[str]:
-        broker = self.evidence.broker
-        found = await broker.client.zrange(broker.keys.of("children", session_id), 0, -1)
-        return [raw.decode() for raw in found]
-
-    async def _read(self, session_id: str) -> list[LogRecord]:
-        broker = self.evidence.broker
-        reply = await broker.client.xrange(broker.keys.of("log", session_id))
-        raws = [Raw(place.decode(), fields[b"e"]) for place, fields in reply]
-        marks = [fields.get(b"r", b"").decode() for _, fields in reply]
-        read = await read_records(broker, session_id, raws)
-        return [LogRecord(place, body, mark) for (place, body), mark in zip(read, marks, strict=True)]
-
-    def _check(self, session_id: str, records: Sequence[LogRecord]) -> None:
-        told = self.evidence.told
+    def _check(self, stored: StoredSession, found: Sequence[Finding]) -> None:
+        """The checker's findings, and those that come with what clients were told."""
+        told, session_id = self.evidence.told, stored.session_id
         answers: dict[str, Any] = {}
         for of, callback, answer in told.answers:
             if of == session_id and answers.setdefault(callback, answer) != answer:
@@ -129,7 +119,8 @@ class Verdict:
             for name, each in answers.items()
         ]
         sends = [each.turn for each in told.accepted if each.session == session_id]
-        for finding in check_history(records, sends=sends, answers=counted):
+        told_of = check_history(stored.records, active=stored.active, last=stored.last, sends=sends, answers=counted)
+        for finding in dict.fromkeys((*found, *told_of)):
             self._say(session_id, f"{finding.code} at {finding.at}: {finding.said}")
 
     def _say(self, session_id: str, said: str) -> None:
@@ -164,15 +155,11 @@ class Verdict:
         entries = [each.body["entry"] for each in records if each.body.get("type") == "entryCompleted"]
         results = {each["toolCallId"]: each for each in entries if each["type"] == "toolResult"}
         for _, call in made_calls(records):
-            kind, key, result = (
-                call["name"].removeprefix("client."),
-                call["arguments"]["key"],
-                results.get(call["toolCallId"]),
-            )
+            kind, key = call["name"].removeprefix("client."), call["arguments"]["key"]
             if key in self._tools:
                 self._say(session_id, f"call {key} stands in the logs twice: a step was decided again")
             self._tools.add(key)
-            self._effect(session_id, kind, key, result)
+            self._effect(session_id, kind, key, results.get(call["toolCallId"]))
 
     def _effect(self, session_id: str, kind: str, key: str, result: Any) -> None:
         count = len(self.evidence.effects.get(key, ()))
@@ -186,6 +173,8 @@ class Verdict:
             return
         if text.startswith("ran ") and count == 0:
             self._say(session_id, f"call {key} ({kind}) has a result, and the tool did not run")
+        if "was not run" in text and count:
+            self._say(session_id, f"call {key} ({kind}) is said not to have run, and did")
         if result is not None and not text.startswith("ran ") and kind != "fail":
             self.counts[f"result: {text[:34]}"] += 1
 
