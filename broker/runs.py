@@ -102,11 +102,7 @@ class Superseded(Exception):  # noqa: N818 - a state of affairs, not a fault: th
 
 
 class Gap(Exception):  # noqa: N818 - the broker lost writes: drop the fold and reload
-    """The log no longer holds what this run has seen; `op` is the number of its last write that is still there."""
-
-    def __init__(self, op: int = 0) -> None:
-        super().__init__("the broker lost writes")
-        self.op = op
+    """The log no longer holds what this run has seen."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +121,7 @@ def _fenced(reply: list[Any]) -> list[str]:
     if words[0] in ("superseded", "late"):
         raise Superseded
     if words[0] == "gap":
-        raise Gap(int(words[1]))
+        raise Gap
     return words
 
 

@@ -147,13 +147,11 @@ class CallRuns:
 
     async def _conclude_once(self, call: Call, entry_id: str, result: ToolResult, *, replaced: bool) -> None:
         """Write the result of a tool that ran; when the broker loses writes meanwhile, to its call as the log has it then."""
-        known: Call | None = call
-        while known is not None and not known.done:
+        while (known := self._writer.history.calls.get(call.tool_call_id)) is not None and not known.done:
             try:
                 await self._conclude(known, entry_id, result, replaced=replaced)
             except Gap:
                 await self._writer.whole()
-                known = self._writer.history.calls.get(call.tool_call_id)
             else:
                 return
 

@@ -81,6 +81,8 @@ class HeldTurns:
     ended: list[str] | None = None
     """The turns that ended since it began to drain."""
     handed_back: list[str] = field(default_factory=list)
+    handing: set[str] = field(default_factory=set)
+    """The jobs that are being handed back now."""
     gaps: int = 0
     """How often runs found that the broker had lost writes."""
     folds: dict[str, History] = field(default_factory=dict)
@@ -119,11 +121,16 @@ class HeldTurns:
     async def hand_back(self, job: queue.Job, fence: str) -> bool:
         """Hand a turn back if the run still holds it; False when the broker did not answer."""
         self.leases.drop(job.id)
+        # A worker that leaves while its broker is away waits for it: a turn that nobody hands back costs an attempt.
+        budget = self.broker.settings.command_budget if self.stopping.is_set() else _RELEASE_S
+        self.handing.add(job.id)
         try:
-            if await runs.release(self.broker, job.session_id, fence, budget=_RELEASE_S):
+            if await runs.release(self.broker, job.session_id, fence, budget=budget):
                 self.handed_back.append(job.turn_id)
         except BrokerUnavailableError:
             return False
+        finally:
+            self.handing.discard(job.id)
         return True
 
     async def give_up(self, job_id: str) -> None:
@@ -246,15 +253,21 @@ class HeldTurns:
 
     async def _outcome(self, run: TurnRun, job: queue.Job) -> str:
         function = self.functions[job.function]
+        failed: BaseException
         try:
             return cast("str", await function.coroutine(self.ctx, job.session_id, job.turn_id, job.wake))
-        except (Superseded, Gap, BrokerUnavailableError):
+        except (Superseded, Gap):
             raise
-        except Exception as failed:  # noqa: BLE001 - whatever the agent's code raises ends its turn, not the worker
-            await run.fail(ProtocolError(message=self._said(job, failed), code="internal_error"))
-            return "ended"
+        except asyncio.CancelledError as cancelled:
+            if (task := asyncio.current_task()) is None or task.cancelling():
+                raise
+            failed = cancelled  # not the run was cancelled, but something that the agent's code awaited
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the agent's code raises ends its turn, not the worker
+            failed = error  # also a broker that is away: it is another one, the run waits for its own
+        await run.fail(ProtocolError(message=self._said(job, failed), code="internal_error"))
+        return "ended"
 
-    def _said(self, job: queue.Job, failed: Exception) -> str:
+    def _said(self, job: queue.Job, failed: BaseException) -> str:
         """Log a failure of the agent's code, and return what the turn's record says of it."""
         said = fault(failed)
         log.error("turn_failed", worker=self.worker, session=job.session_id, turn=job.turn_id, **said)

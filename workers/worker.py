@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from time import monotonic
 from typing import Any, cast
 
@@ -349,12 +349,7 @@ class TurnWorker(Worker):
                 pass
         leaving = asyncio.create_task(self._leave())
         if self.tasks and grace > 0:
-            ending = asyncio.gather(*self.tasks.values(), return_exceptions=True)
-            hurrying = asyncio.create_task(self._hurry.wait())
-            await asyncio.wait(
-                {asyncio.ensure_future(ending), hurrying}, timeout=grace, return_when=asyncio.FIRST_COMPLETED
-            )
-            hurrying.cancel()
+            await self._unless_hurried(list(self.tasks.values()), grace)
         await self._hand_back()
         await self.turns.connections.close()
         await leaving
@@ -367,11 +362,20 @@ class TurnWorker(Worker):
         if not rest:
             return
         await asyncio.wait(rest.values(), timeout=_STOP_S)
-        stuck = [job_id for job_id, task in rest.items() if not task.done()]
-        await asyncio.gather(*(self.turns.give_up(job_id) for job_id in stuck))
+        stuck = [job_id for job_id, task in rest.items() if not task.done() and job_id not in self.turns.handing]
         if stuck:
             log.warning("turns_do_not_stop", worker=self.id, jobs=stuck)
+        giving_up = [asyncio.create_task(self.turns.give_up(job_id)) for job_id in stuck]
+        await self._unless_hurried([rest[job_id] for job_id in rest if job_id not in stuck] + giving_up)
+        if stuck:
             await asyncio.wait([rest[job_id] for job_id in stuck], timeout=_CLEAN_S)
+
+    async def _unless_hurried(self, tasks: Sequence[asyncio.Task[Any]], most: float | None = None) -> None:
+        """Wait for tasks, for at most so many seconds, and until somebody hurries."""
+        hurrying = asyncio.create_task(self._hurry.wait())
+        ending = asyncio.ensure_future(asyncio.gather(*tasks, return_exceptions=True))
+        await asyncio.wait({ending, hurrying}, timeout=most, return_when=asyncio.FIRST_COMPLETED)
+        hurrying.cancel()
 
     async def _leave(self) -> None:
         """Go out of the listing of workers, and ring for what is due: the bell may have been given a token as it ended."""

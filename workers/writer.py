@@ -15,7 +15,7 @@ from broker.broker import Broker
 from broker.log import read_raw
 from broker.protocol.errors import BrokerUnavailableError, SessionBusyError
 from broker.runs import Child, Gap, Write
-from broker.transitions import Raw
+from broker.transitions import Raw, session_key
 from workers.effects import Effects, Record
 from workers.fold import History
 from workers.leases import Lease
@@ -171,10 +171,13 @@ class Writer:
                 lambda: write(Write(self._session_id, self._fence, op, seen, until=self.lease.until))
             )
         except Gap as gap:
-            self._failed = gap
-            self._whole.clear()
-            self._on_gap()
+            self._lost(gap)
             raise
+
+    def _lost(self, gap: Gap) -> None:
+        self._failed = gap
+        self._whole.clear()
+        self._on_gap()
 
     @property
     def _budget(self) -> float:
@@ -201,15 +204,28 @@ class Writer:
         self.history.last, self.history.n = last, int(last.partition("-")[0])
 
     async def catch_up(self) -> None:
-        """Fold what the log holds beyond the history: news from people, or what another write put between."""
+        """Fold what the log holds beyond the history: news from people, or what another write put between.
+
+        Raises `Gap` when it no longer holds what was folded: to go on behind a hole would hide it.
+        """
         more = True
         while more:
             more = await self._held(self._next_page)
 
     async def _next_page(self) -> bool:
-        page = await read_raw(self._broker, self._session_id, self.history.last, _PAGE)
+        page, there = await asyncio.gather(
+            read_raw(self._broker, self._session_id, last := self.history.last, _PAGE), self._is_there(last)
+        )
+        if not there:
+            gap = Gap()
+            self._lost(gap)
+            raise gap
         await fold_raw(self._broker, self._session_id, self.history, page)
         return len(page) >= _PAGE
+
+    async def _is_there(self, event: str) -> bool:
+        key = self._broker.keys.of("log", self._session_id)
+        return event == "0-0" or bool((await self._broker.read(("XRANGE", key, event, event)))[0])
 
     @property
     def gap(self) -> bool:
@@ -223,9 +239,9 @@ class Writer:
             return
         while self._sending is not None:
             await asyncio.wait({self._sending})
-        self.history = History()
+        (op,) = await self._held(lambda: self._broker.read(("HGET", session_key(self._broker, self._session_id), "op")))
+        self._op, self.history = int(op or 0), History()
         await self.catch_up()
-        self._op = gap.op
         if effects := first():
             await self._append(effects)
         self._failed = None

@@ -233,6 +233,18 @@ async def test_a_broker_that_was_away_is_not_a_dead_fleet(broker: Broker) -> Non
     assert (await holder.append())[0] == "ok"
 
 
+async def test_a_worker_with_a_shorter_lease_cuts_nobody_s(broker: Broker) -> None:
+    """To it the queue looks as if nobody had been there for long."""
+    holder = await running(broker)
+    await move_clock(broker, lease_ms(broker) // 4)
+
+    for since in range(0, 1400, 200):
+        await move_clock(broker, lease_ms(broker) // 4 + since)
+        await raw_claim(broker, lease=900, nonce=str(since))
+
+    assert await queued(broker) == ([], [holder.job.id])
+
+
 async def test_a_clock_that_went_back_reaps_nothing(broker: Broker) -> None:
     """After a failover to a server whose clock is behind, deadlines would lie far ahead: they begin anew."""
     await move_clock(broker, 3_600_000)

@@ -267,14 +267,16 @@ def refuse(w: World, stamp: Stamp) -> Words | None:
     s = w.sessions[stamp.session]
     if not stamp.fence or s.fence != stamp.fence:
         return ["superseded"]
+    if stamp.seen is None:
+        return ["gap"]
     if stamp.op == s.op:
         return s.result
     if s.turn is None or s.job != "running":
         return ["superseded"]
     if stamp.op < s.op:
         return ["late"]
-    if stamp.op > s.op + 1 or stamp.seen is None:
-        return ["gap", str(s.op)]
+    if stamp.op > s.op + 1:
+        return ["gap"]
     return None
 
 

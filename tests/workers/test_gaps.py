@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 import pytest
 from eventually import eventually
-from turns import Gate, Stage, Steps, call, staged
+from turns import Gate, Stage, Steps, call, read, staged
 
 from broker import fault_points
 from broker.broker import Broker
@@ -255,3 +256,67 @@ async def test_an_end_that_was_lost_is_written_again(redis_broker: Broker, logs:
         state = await stage.ended()
         assert state["text"] == "two"
         await expect_whole_and_said(stage, logs)
+
+
+async def test_a_stopped_tool_that_goes_on_writes_nothing_to_a_call_that_is_gone(
+    redis_broker: Broker, logs: list[Any]
+) -> None:
+    gate, other, writing, moment = Gate(), Gate(), Gate(), Moment(redis_broker)
+
+    @tool
+    async def work() -> str:
+        """Work, whoever says stop."""
+        with contextlib.suppress(asyncio.CancelledError):
+            await gate.wait()
+        return "worked"
+
+    @tool
+    async def beside() -> str:
+        """Work beside it."""
+        await other.wait()
+        return "beside"
+
+    model = Steps(tries={0: [["Well.", writing, call("work", "a"), call("beside", "b")], ["no calls"]]})
+    async with staged(redis_broker, model, work, beside) as stage:
+        await stage.send()
+        await writing.reached.wait()
+        await eventually(stage.records, "its message is open", until=lambda found: len(found) > 4)
+        await moment.take()
+        writing.open.set()
+        await gate.reached.wait()
+        await other.reached.wait()
+        await moment.go_back()
+        other.open.set()
+        await expect_whole_and_said(stage, logs)
+        assert await stage.results() == {}
+
+
+async def test_news_behind_a_hole_does_not_hide_it(redis_broker: Broker, logs: list[Any]) -> None:
+    """A message that was folded is lost; others took its place. The model reads those, and not what is lost."""
+    gate, moment = Gate(), Moment(redis_broker)
+
+    @tool
+    async def work() -> str:
+        """Work."""
+        await gate.wait()
+        return "worked"
+
+    model = Steps([call("work", "a")])
+    async with staged(redis_broker, model, work) as stage:
+        await stage.send("hi")
+        await gate.reached.wait()
+        await moment.take()
+        await stage.send("lost")
+        run = stage.worker.turns.runs[stage.session_id]
+        stored = len(await stage.records())
+        await eventually(lambda: run.history.n, "it is folded", until=lambda n: n == stored)
+        await moment.go_back()
+        await stage.send("accepted")
+        await stage.send("accepted too")
+        await eventually(lambda: gaps(logs), "the loss is found")
+        gate.open.set()
+        await expect_whole_and_said(stage, logs)
+
+    said = [text for kind, text in read(model.requests[-1]) if kind == "UserMessage"]
+    assert "lost" not in said
+    assert [text for text in said if text.startswith("accepted")] == ["accepted", "accepted too"]

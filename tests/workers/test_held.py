@@ -9,10 +9,11 @@ import pytest
 from turns import staged
 
 from broker.broker import Broker
+from broker.protocol.errors import BrokerUnavailableError
 from workers import held
 from workers.fold import History
 from workers.held import HeldTurns
-from workers.models import ModelRequest
+from workers.models import ModelRequest, ModelText
 
 
 @pytest.fixture
@@ -71,3 +72,30 @@ async def test_what_a_model_may_not_give_fails_its_turn_by_name(broker: Broker) 
         "model_failed",
         "the model's stream() gave str; it gives ModelText(…) and the like",
     )
+
+
+AGENT_CODE = {
+    "a cancelled thing": asyncio.CancelledError(),
+    "another broker that is away": BrokerUnavailableError("somebody else's broker is away"),
+    "sys.exit": SystemExit(1),
+}
+"""What a model may raise that means something else when it is not the agent's code that raises it."""
+
+
+@pytest.mark.parametrize("raised", AGENT_CODE)
+async def test_whatever_a_model_raises_fails_its_turn_once(broker: Broker, raised: str) -> None:
+    """Not handed back for nothing, and begun again, for ever."""
+    asked = 0
+
+    class Raising:
+        async def stream(self, _request: ModelRequest) -> AsyncIterator[ModelText]:
+            nonlocal asked
+            asked += 1
+            yield ModelText("a")
+            raise AGENT_CODE[raised]
+
+    async with staged(broker, Raising()) as stage:
+        await stage.send()
+        error = (await stage.ended())["error"]
+        assert stage.worker.turns.handed_back == []
+    assert (error["code"], asked) == ("internal_error", 1)

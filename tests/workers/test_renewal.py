@@ -166,6 +166,29 @@ async def test_it_says_when_every_queue_last_answered(short: Broker) -> None:
         )
 
 
+# A worker that leaves while its broker is away.
+
+
+async def test_a_drain_waits_for_its_broker_so_that_no_attempt_is_used(short: Broker) -> None:
+    gate = Gate()
+    async with Proxy(port_of(short)) as proxy:
+        settings = short.settings.model_copy(update={"redis_url": proxy.url, "socket_timeout": 0.2, "lease": 15.0})
+        broker = Broker(settings)
+        async with staged(broker, Steps([gate, "done"])) as stage:
+            turn = await stage.send()
+            await gate.reached.wait()
+            proxy.refusing = True
+            proxy.cut()
+            draining = asyncio.create_task(stage.worker.drain(0))
+            await asyncio.sleep(2)
+            assert not draining.done()
+            proxy.refusing = False
+            await draining
+            assert stage.worker.turns.handed_back == [turn]
+        assert await holders.fields(short, stage.session_id, "job", "attempts") == ["queued", "0"]
+        await broker.close()
+
+
 # The thread.
 
 

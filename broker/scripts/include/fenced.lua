@@ -1,11 +1,11 @@
 -- fenced: who may write, and whether this write was made before. Returns words to answer with, or nil to go on.
 -- A fence is one run's token. `op` numbers its writes: last + 1 is applied, the last again gets its stored answer.
--- `seen` is the id of the last stored event that the run has folded: a log without it has lost writes. `gap` comes with the
--- number of the last write that is still there.
+-- `seen` is the id of the last stored event that the run has folded: a log without it has lost writes.
 local function refuse(s, fence, op, seen)
   if s then s.run = mark_of(fence) end
   if not s or s.fence ~= fence or fence == '' then return {'superseded'} end
   op = tonumber(op)
+  if seen ~= '0-0' and #redis.call('XRANGE', s.log, seen, seen) == 0 then return {'gap'} end
   if op == s.op then
     local words = {}
     for word in string.gmatch(s.result or '', '%S+') do words[#words + 1] = word end
@@ -13,8 +13,7 @@ local function refuse(s, fence, op, seen)
   end
   if s.turn == '' or s.job ~= 'running' then return {'superseded'} end
   if op < s.op then return {'late'} end
-  if op > s.op + 1 then return {'gap', int(s.op)} end
-  if seen ~= '0-0' and #redis.call('XRANGE', s.log, seen, seen) == 0 then return {'gap', int(s.op)} end
+  if op > s.op + 1 then return {'gap'} end
   return nil
 end
 

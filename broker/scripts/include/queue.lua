@@ -11,8 +11,12 @@ local function tick(queue, lease)
   redis.call('SET', queue .. ':tick', int(now), 'PX', int(math.max(lease * 100, 3600000)))
   local away = last >= 0 and (now - last > lease / 3 or last > now)
   if away then
-    for _, id in ipairs(redis.call('ZRANGE', queue .. ':running', 0, -1)) do
-      redis.call('ZADD', queue .. ':running', int(now + lease), id)
+    local held = redis.call('ZRANGE', queue .. ':running', 0, -1, 'WITHSCORES')
+    for i = 1, #held, 2 do
+      -- A worker with a shorter lease cuts nobody's; but after a clock that went back every deadline lies too far ahead.
+      if last > now or tonumber(held[i + 1]) < now + lease then
+        redis.call('ZADD', queue .. ':running', int(now + lease), held[i])
+      end
     end
   end
   return away
