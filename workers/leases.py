@@ -13,14 +13,18 @@ from time import monotonic
 
 
 class Lease:
-    """One job's lease. `lost`: the broker has given the job to somebody else, or its turn has ended."""
+    """One job's lease.
 
-    __slots__ = ("_renewed", "lost", "queue", "until")
+    `lost`: the broker has given the job to somebody else, or its turn has ended. `told`: its run was told to stop; a second word
+    would only cut short what it does about it.
+    """
+
+    __slots__ = ("_renewed", "lost", "queue", "told", "until")
 
     def __init__(self, queue: str = "", until: float = math.inf) -> None:
         self.queue = queue
         self.until = until
-        self.lost = False
+        self.lost = self.told = False
         self._renewed: asyncio.Event | None = None
 
     @property

@@ -93,9 +93,11 @@ class TurnRun:
                 if outcome is not None:
                     return outcome
         finally:
-            await self._stop_calls()
-            self._sources.release()
-            await self._writer.close()
+            try:
+                await self._stop_calls()
+            finally:
+                self._sources.release()
+                await self._writer.close()
 
     async def _stop_calls(self) -> None:
         for task in self._running.values():

@@ -277,19 +277,28 @@ class TurnWorker(Worker):
             log.warning("tool_outlives_progress", worker=self.id, agent=agent.name, tools=long, no_progress=most)
 
     def _stop(self, session_id: str, turn_id: str) -> None:
-        for job_id, task in list(self.tasks.items()):
+        for job_id in list(self.tasks):
             if f"{session_id}:{turn_id}:" in job_id and job_id in self.turns.leases:
-                task.cancel()
+                self._tell(job_id)
+
+    def _tell(self, job_id: str) -> None:
+        """Tell a job's run to stop, once."""
+        lease = self.turns.leases.get(job_id)
+        if job_id in self.turns.handing or (lease is not None and lease.told):
+            return
+        if lease is not None:
+            lease.told = True
+        self.tasks[job_id].cancel()
 
     def _gone(self, job_id: str, why: str) -> None:
         """A renewal was told that a job is held no longer: its run stops, and writes nothing more."""
-        lease, task = self.turns.leases.get(job_id), self.tasks.get(job_id)
-        if lease is None or task is None:
+        lease = self.turns.leases.get(job_id)
+        if lease is None or job_id not in self.tasks:
             return
         if not lease.lost and (why == "lost" or lease.left <= 0):  # a turn that was cut is not lost
             log.warning("lease_lost", worker=self.id, job=job_id)
         lease.lost = True
-        task.cancel()
+        self._tell(job_id)
 
     async def _keep_house(self) -> None:
         await asyncio.sleep(await keep_house(self.broker))
@@ -357,8 +366,8 @@ class TurnWorker(Worker):
     async def _hand_back(self) -> None:
         """Stop what still runs, and hand its turns back: also that whose code does not stop when it is told to."""
         rest = dict(self.tasks)
-        for task in rest.values():
-            task.cancel()
+        for job_id in rest:
+            self._tell(job_id)
         if not rest:
             return
         await asyncio.wait(rest.values(), timeout=_STOP_S)

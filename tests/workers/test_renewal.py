@@ -157,6 +157,38 @@ async def test_only_a_lease_that_was_lost_is_said_to_be(broker: Broker, logs: li
     assert len([entry for entry in logs if entry["event"] == "lease_lost"]) == (why == "lost")
 
 
+async def test_a_run_is_told_once_to_stop_and_tidies_up(redis_broker: Broker) -> None:
+    """By the hint, by each renewal, and by a drain: a second word would cut short what its tool does to clean up."""
+    gate, cleaning, did = Gate(), Gate(), list[str]()
+
+    @tool
+    async def work() -> str:
+        """Work."""
+        try:
+            await gate.wait()
+        finally:
+            await cleaning.wait()
+            did.append("cleaned")
+        return "worked"
+
+    async with staged(redis_broker, Steps([call("work", "a")]), work) as stage:
+        await stage.send()
+        await gate.reached.wait()
+        run = stage.worker.turns.runs[stage.session_id]
+        release = run._sources.release
+        run._sources.release = lambda: (did.append("released"), release())[1]  # type: ignore[method-assign, func-returns-value]
+        await stage.interrupt()
+        await cleaning.reached.wait()
+        for _ in range(2):
+            await stage.worker.renewal.now(stage.worker.renewal.queues)
+        draining = asyncio.create_task(stage.worker.drain(0))
+        await asyncio.sleep(0.02)
+        assert did == []
+        cleaning.open.set()
+        await draining
+    assert did == ["cleaned", "released"]
+
+
 async def test_it_says_when_every_queue_last_answered(short: Broker) -> None:
     async with staged(short, Steps()) as stage:
         first = stage.worker.renewal.renewed_at
