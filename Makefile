@@ -14,7 +14,7 @@ demo: $(VENV)/.installed  ## one session, live: a question, a tool call, an appr
 	$(BIN)/turnstream demo
 
 test: $(VENV)/.installed  ## every test, on the embedded broker and on a real server
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 SEED ?= 1
 PARTS ?= 10

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -22,6 +23,10 @@ from broker.broker import Broker
 from broker.embedded import EmbeddedServer
 from broker.server import find_server
 from broker.settings import Settings
+
+# A shell has what runs in its background ignore Ctrl-C, and children inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A shared machine stands still now and then: how long one example takes says nothing.
 hypothesis.settings.register_profile("shared", deadline=None)

@@ -213,7 +213,7 @@ def test_bad_content_is_a_value_error_that_names_the_place(content: Any, message
 @pytest.mark.parametrize(
     "content",
     [None, 5, b"bytes", {"type": "text", "text": "a"}, iter(()), [5], ["text"], [TextContentBlock(text=5)]],  # type: ignore[arg-type] # what is refused
-    ids=lambda value: str(value)[:40],
+    ids=["none", "number", "bytes", "block", "iterator", "numbers", "texts", "no text"],
 )
 def test_what_is_no_content_at_all_is_a_type_error(content: Any) -> None:
     with pytest.raises(TypeError, match="content"):

@@ -68,7 +68,9 @@ async def test_the_same_options_open_a_session_once(broker: Broker) -> None:
     assert await records(broker, session_id) == []
 
 
-@pytest.mark.parametrize("session_id", ["", "nonsense", "0-nonsense", new_session_id(1)])
+@pytest.mark.parametrize(
+    "session_id", ["", "nonsense", "0-nonsense", new_session_id(1)], ids=["empty", "word", "half", "unknown"]
+)
 async def test_a_session_that_is_not_there_is_named(broker: Broker, session_id: str) -> None:
     with pytest.raises(SessionNotFoundError, match=f"no session '?{session_id}"):
         await transitions.cancel(broker, session_id)

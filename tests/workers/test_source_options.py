@@ -116,7 +116,7 @@ def test_a_wrong_connector_is_refused(options: dict[str, Any], error: type[Excep
         ({"connectors": connector()}, TypeError, "connectors must be a sequence of Connector, not Connector"),
         ({"connectors": [connector(), connector()]}, ValueError, "two of them have the name 'notion'"),
     ],
-    ids=str,
+    ids=lambda value: str(value).partition(" at 0x")[0],
 )
 def test_an_agent_refuses_what_are_no_sources(options: dict[str, Any], error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=f"^{said}" if "two" not in said else said):
