@@ -4,7 +4,7 @@
 -- ARGV    sid job turn wake fence worker protocol max_attempts after page lease progress
 --         lease: in ms, and the job is claimed here, if it is still due: a worker that was rung for it needs no other call;
 --         '' = it was claimed before; progress: ms that the run may write nothing, '' = for ever
--- RETURN  dropped: the turn is not at that wake, its id is gone | taken: it is not in its queue
+-- RETURN  dropped: the turn is not at that wake, its id is gone | taken: it is not in its queue, or another run has begun it
 --         newer: a record protocol this worker cannot read | dead: attempts are used up, the turn has ended
 --         later: the turn's last attempt, and this worker runs another turn on its own: it is due again soon
 --         begun attempts last-id inputs customization from agent path entry call, then id body …
@@ -12,9 +12,11 @@
 --         entry, call: the spawn call's result in the parent, '' for a root
 -- EVENTS  a notice from the second attempt on; the turn's end when dead
 --@include session emit enqueue tree end_turn
-local function put_off(queue, delay)
-  redis.call('ZREM', queue .. ':running', job)
-  redis.call('ZADD', queue, int(now + delay), job)
+-- Under its next wake, as whatever goes back into a queue: a repeat of this call must not meet the job again.
+local function put_off(s, delay)
+  permit(s)
+  dequeue(s)
+  enqueue(s, delay)
 end
 
 -- A turn that ends its worker's process takes its neighbours' attempts with it. So a worker runs one turn at a time on the last
@@ -35,12 +37,13 @@ if not s or s.turn ~= turn or int(s.wake) ~= wake then
   if queue then redis.call('ZREM', queue .. ':running', job) end
   return {'dropped'}
 end
+if s.fence ~= '' and s.fence ~= fence then return {'taken'} end
 if lease ~= '' and s.fence ~= fence then
   if redis.call('ZREM', queue, job) == 0 then return {'taken'} end
   redis.call('ZADD', queue .. ':running', int(now + tonumber(lease)), job)
 end
 if tonumber(s.protocol) > tonumber(protocol) then
-  put_off(queue, 1000)
+  put_off(s, 1000)
   return {'newer'}
 end
 if s.fence ~= fence then
@@ -55,7 +58,7 @@ if s.fence ~= fence then
     return {'dead'}
   end
   if s.attempts > 1 and s.attempts == tonumber(max_attempts) and not last_chance() then
-    put_off(queue, 100 + micros % 900)  -- not all at once: else one worker claims them all again
+    put_off(s, 100 + micros % 900)  -- not all at once: else one worker claims them all again
     return {'later'}
   end
   redis.call('HSET', s.key, 'attempts', int(s.attempts), 'fence', fence, 'holder', worker, 'job', 'running',

@@ -35,6 +35,7 @@ from broker import runs, transitions
 from broker.broker import Broker
 from broker.channels import subscribe
 from broker.protocol.values import loads
+from broker.queue import Job
 from broker.runs import Begun, Gap, Superseded, Write
 
 
@@ -417,7 +418,9 @@ async def test_a_worker_runs_one_turn_at_a_time_on_its_last_attempt(broker: Brok
         str(broker.settings.max_attempts - 1),
         "queued",
     ]
-    assert await queued(broker) == ([second.id], [first.id, third.id])
+    assert await begin(broker, second, fence="w1:2") == "dropped", "a repeat does not meet the job again"
+    (due,), running = await queued(broker)
+    assert (due, set(running)) == (named_job(second, 2), {first.id, third.id})
     assert (await begin(broker, third, fence="w2:1", worker="w2")).attempt == held.attempt, (
         "another worker takes one too"
     )
@@ -426,7 +429,8 @@ async def test_a_worker_runs_one_turn_at_a_time_on_its_last_attempt(broker: Brok
     await Holder(broker, first, "w1:1", held.last).finish()
     await move_clock(broker, 1000)  # at the latest
     (again,) = await claim(broker)
-    assert (again.id, (await begin(broker, again, fence="w1:3")).attempt) == (second.id, held.attempt)
+    assert (again.id, (await begin(broker, again, fence="w1:3")).attempt) == (due, held.attempt)
+    assert await begin(broker, again, fence="w2:2", worker="w2") == "taken", "a run that has begun is nobody else's"
 
 
 async def test_a_newer_record_protocol_puts_the_job_back(broker: Broker) -> None:
@@ -437,13 +441,19 @@ async def test_a_newer_record_protocol_puts_the_job_back(broker: Broker) -> None
     await command(broker, "HSET", broker.keys.of("session", session_id), "protocol", transitions.PROTOCOL + 1)
 
     assert await begin(broker, job) == "newer"
+    assert await begin(broker, job) == "dropped", "a repeat does not meet the job again"
 
-    assert await queued(broker) == ([job.id], [])
+    assert await queued(broker) == ([named_job(job, 2)], [])
     assert await command(broker, "EXISTS", f"{broker.keys.queue(0, 'agent')}:wake") == 0
     assert await fields(broker, session_id, "attempts", "fence", "job") == ["0", "", "queued"]
     assert await claim(broker) == []
     await move_clock(broker, 1001)
-    assert [again.id for again in await claim(broker)] == [job.id]
+    assert [again.id for again in await claim(broker)] == [named_job(job, 2)]
+
+
+def named_job(job: Job, wake: int) -> str:
+    """The id of the same turn's job at another wake."""
+    return f"{job.id.rpartition(':')[0]}:{wake}"
 
 
 # Release.

@@ -157,12 +157,13 @@ class Protocol(Sides):
     def takes_up(self, job: str, worker: str, *, again: bool, rung: bool, protocol: int = 1) -> None:
         """A job is begun, and once more with the same fence when the reply was lost."""
         fence = f"{worker}:{self.name('')}"
-        for _ in range(1 + again):
-            words = self.do("begin", job, fence=fence, worker=worker, rung=rung, protocol=protocol)
-            if words[0] in ("newer", "later"):
-                self.tick(100)  # it is due again in a second
-            if words[0] != "begun":
-                return
+        told = [
+            self.do("begin", job, fence=fence, worker=worker, rung=rung, protocol=protocol)[0] for _ in range(1 + again)
+        ]
+        if told[0] in ("newer", "later"):
+            self.tick(100)  # it is due again in a second
+        if told[0] != "begun":
+            return
         self.runs.append(Run(job, fence, worker, self.world.sessions[job.split(":", maxsplit=1)[0]].last))
         self.jobs.append(job)
 

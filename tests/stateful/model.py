@@ -166,10 +166,10 @@ class World:
         self.running.pop(s.job_id, None)
         self.deadlines.pop(("turn", s.id), None)
 
-    def put_off(self, job: str) -> None:
-        """A claimed job is due again in a second, for another worker or a better moment."""
-        self.running.pop(job, None)
-        self.queue[job] = self.now + 1
+    def put_off(self, s: Session) -> None:
+        """A claimed job is due again in a second, under its next wake, for another worker or a better moment."""
+        self.dequeue(s)
+        self.enqueue(s, 1)
 
     def wake_up(self, s: Session) -> None:
         """News for the turn is in its log. Who runs gets a hint, which is no truth; who is queued will read it."""

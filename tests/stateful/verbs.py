@@ -180,12 +180,14 @@ def begin(w: World, job: str, *, fence: str, worker: str, rung: bool, protocol: 
     if s.turn is None or (s.turn.id, str(s.wake)) != (turn, wake):
         w.running.pop(job, None)
         return ["dropped"]
+    if s.fence not in ("", fence):
+        return ["taken"]
     if rung and s.fence != fence:
         if w.queue.pop(job, None) is None:
             return ["taken"]
         w.running[job] = w.now + w.limits.lease
     if protocol < 1:
-        w.put_off(job)
+        w.put_off(s)
         return ["newer"]
     if s.fence != fence:
         s.turn.attempts += 1
@@ -195,7 +197,7 @@ def begin(w: World, job: str, *, fence: str, worker: str, rung: bool, protocol: 
             return ["dead"]
         if s.turn.attempts == w.limits.max_attempts and not last_chance(w, s, worker):
             s.turn.attempts -= 1
-            w.put_off(job)
+            w.put_off(s)
             return ["later"]
         s.fence, s.job, s.op, s.result = fence, "running", 0, []
         s.turn.holder, s.turn.written = worker, w.now
