@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from time import monotonic
 from typing import Any, cast
 
@@ -353,19 +353,24 @@ class TurnWorker(Worker):
         self._due.set()
         if self._bell is not None:
             await end_task(self._bell)
-        with contextlib.suppress(TimeoutError):  # what a claim under way gives is started, and then handed back
-            async with asyncio.timeout(_CLAIM_S), self._claiming:
-                pass
+        await self._claim_over(_CLAIM_S)  # what it gives is started, and then handed back
         leaving = asyncio.create_task(self._leave())
         if self.tasks and grace > 0:
             await self._unless_hurried(list(self.tasks.values()), grace)
-        await self._hand_back()
+        await self._hand_back(known := dict(self.tasks))
+        await self._claim_over(self.broker.settings.command_budget)  # over a slow link it may still give something
+        await self._hand_back({job_id: task for job_id, task in self.tasks.items() if job_id not in known})
         await self.turns.connections.close()
         await leaving
 
-    async def _hand_back(self) -> None:
-        """Stop what still runs, and hand its turns back: also that whose code does not stop when it is told to."""
-        rest = dict(self.tasks)
+    async def _claim_over(self, seconds: float) -> None:
+        """Wait until no claim is under way, for at most so long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds), self._claiming:
+                pass
+
+    async def _hand_back(self, rest: Mapping[str, asyncio.Task[Any]]) -> None:
+        """Stop these, and hand their turns back: also that whose code does not stop when it is told to."""
         for job_id in rest:
             self._tell(job_id)
         if not rest:

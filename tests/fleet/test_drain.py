@@ -167,8 +167,9 @@ async def test_a_worker_that_is_told_to_stop_before_it_has_loaded_says_its_summa
     _, err = await asyncio.to_thread(process.communicate, timeout=20)
 
     assert process.returncode == 0
-    (line,) = err.splitlines()
-    summary = json.loads(line)
+    lines = [json.loads(line) for line in err.splitlines()]
+    assert "worker_started" not in [line["event"] for line in lines]
+    summary = lines[-1]
     assert (summary["event"], summary["turns"], summary["handed_back"]) == ("worker_stopped", 0, [])
 
 

@@ -21,6 +21,7 @@ from broker import fault_points, queue, transitions
 from broker.broker import Broker
 from broker.keys import new_id
 from broker.settings import Settings
+from workers import worker as worker_module
 from workers.agent import AgentDefinition
 from workers.effects import Effects
 from workers.leases import Lease
@@ -219,6 +220,34 @@ async def test_a_drain_waits_for_its_broker_so_that_no_attempt_is_used(short: Br
             assert stage.worker.turns.handed_back == [turn]
         assert await holders.fields(short, stage.session_id, "job", "attempts") == ["queued", "0"]
         await broker.close()
+
+
+async def test_what_a_slow_claim_gives_a_worker_that_leaves_is_handed_back(
+    redis_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its reply comes after the time that a drain gives it before it hands back what runs."""
+    monkeypatch.setattr(worker_module, "_CLAIM_S", 0.05)
+    gate, real = Gate(), queue.claim
+
+    async def slow(*arguments: Any, **options: Any) -> queue.Claimed:
+        claimed = await real(*arguments, **options)
+        if claimed.jobs:
+            await gate.wait()
+        return claimed
+
+    monkeypatch.setattr(queue, "claim", slow)
+    session_id = await holders.open_session(redis_broker)
+    turn = await holders.start(redis_broker, session_id)
+    await holders.command(redis_broker, "DEL", f"{redis_broker.keys.queue(0, 'agent')}:wake")
+    async with working(redis_broker, AgentDefinition(model=Steps([Gate()]), name="agent")) as worker:
+        await gate.reached.wait()
+        draining = asyncio.create_task(worker.drain(0))
+        await asyncio.sleep(0.1)
+        assert not draining.done()
+        gate.open.set()
+        await draining
+        assert (worker.tasks, worker.turns.handed_back) == ({}, [turn])
+    assert await holders.fields(redis_broker, session_id, "job", "attempts") == ["queued", "0"]
 
 
 # The thread.
