@@ -40,6 +40,7 @@ FATES: Final = {
     "workers": TTL,
     "queue:wake": TTL,
     "queue:tick": TTL,
+    "queue:promise": TTL,
     "claimed": TTL,
     "last": TTL,  # the turn that a worker runs on its last attempt
     "queue": PERMANENT,  # a zset that holds no job is no key; a turn's end takes its job out
@@ -65,7 +66,7 @@ def kind_of(key: str) -> str:
     named = _NAMED.fullmatch(key)
     name = named[2] if named else key
     kind = name.partition(":")[0]
-    if kind == "queue" and (role := name.rpartition(":")[2]) in {"wake", "tick", "running"}:
+    if kind == "queue" and (role := name.rpartition(":")[2]) in {"wake", "tick", "promise", "running"}:
         return f"queue:{role}"
     return "draft" if kind in {"log", "blobs"} and name.count(":") == 2 else kind
 

@@ -8,7 +8,7 @@
 --         in the parent, the result of the spawn call
 --@include session emit enqueue tree end_turn effects fenced
 local s = load_session(sid)
-local refused = refuse(s, fence, op, seen == '' and '0-0' or seen)
+local refused = refuse(s, fence, op, seen)
 if refused then return refused end
 permit(s)
 if seen ~= '' and seen ~= last_id(s) then return accept(s, op, 'more', last_id(s)) end

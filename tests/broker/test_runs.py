@@ -134,37 +134,6 @@ async def test_a_late_copy_does_nothing(broker: Broker) -> None:
     assert await last_id(broker, holder.session_id) == after
 
 
-async def test_a_number_that_skips_is_a_gap(broker: Broker) -> None:
-    """The write between was acknowledged once, and the broker lost it."""
-    holder = await running(broker)
-    before = await last_id(broker, holder.session_id)
-
-    assert await holder.write("append", "e", notice("x"), op=2) == ["gap"]
-    assert await holder.write("park", op=5) == ["gap"]
-    assert await last_id(broker, holder.session_id) == before
-
-
-@pytest.mark.parametrize("verb", ["append", "park", "finish"])
-async def test_what_was_seen_and_is_not_in_the_log_is_a_gap(broker: Broker, verb: str) -> None:
-    holder = await running(broker)
-    n, _, ms = holder.seen.partition("-")
-    extra = {"ended": ENDED} if verb == "finish" else {}
-    for lost in (f"{int(n) + 1}-{ms}", f"{n}-{int(ms) + 1}", f"{n}-{int(ms) - 1}"):
-        holder.seen = lost
-        assert await holder.write(verb, op=1, **extra) == ["gap"]
-    assert await fields(broker, holder.session_id, "op", "job") == ["0", "running"]
-
-
-async def test_a_number_that_another_history_has_used_is_a_gap(broker: Broker) -> None:
-    """There and back again: the write of that number, made here before the other history, is not this one."""
-    holder = await running(broker)
-    await holder.append("e", notice("here"))
-    n, _, ms = holder.seen.partition("-")
-    holder.seen = f"{int(n) + 1}-{int(ms) + 1}"
-
-    assert await holder.write("append", "e", notice("there"), op=1) == ["gap"]
-
-
 async def test_numbers_begin_anew_with_each_run(broker: Broker) -> None:
     old = await running(broker)
     await old.append("e", notice("one"))

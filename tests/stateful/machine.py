@@ -188,7 +188,7 @@ class Protocol(Sides):
         for job in self.do("claim", worker=worker, nonce=self.name("n"), slots=10):
             self.takes_up(job, worker, again=False, rung=False)
 
-    WRITES = st.sampled_from(["next"] * 6 + ["unread"] * 3 + ["again"] * 2 + ["late", "early", "blind"])
+    WRITES = st.sampled_from(["next"] * 6 + ["unread"] * 3 + ["again"] * 2 + ["late", "early", "blind", "elsewhere"])
     KINDS = st.lists(
         st.sampled_from(["note", "text", "text", "afresh", "call", "tool", "tool", "ask"]), min_size=1, max_size=4
     )

@@ -186,10 +186,11 @@ class World:
 
     def beat(self) -> bool:
         """Somebody looks after the queue. True: nobody did for a third of a lease, the broker was away: all leases are new."""
-        away = self.tick is not None and self.now - self.tick > self.limits.lease / 3
-        self.tick = self.now
+        away = self.tick is None or self.now - self.tick > self.limits.lease / 3
+        gap, self.tick = self.now - (self.now if self.tick is None else self.tick), self.now
         if away:
-            self.running = dict.fromkeys(self.running, self.now + self.limits.lease)
+            anew = self.now + self.limits.lease
+            self.running = {job: max(anew, until + gap) for job, until in self.running.items()}
         return away
 
     # The tree.

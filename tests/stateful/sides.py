@@ -132,6 +132,8 @@ class Sides(RuleBasedStateMachine):
         s = self.world.sessions[run.session]
         if how == "blind":
             return Stamp(run.session, run.fence, run.op + 1, None)
+        if how == "elsewhere":
+            return Stamp(run.session, run.fence, run.op, None)
         if how == "again" and run.op:
             return Stamp(run.session, run.fence, run.op, run.seen)
         if how == "late" and run.op > 1:

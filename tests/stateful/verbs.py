@@ -264,20 +264,23 @@ def sweep(w: World) -> int:
 # Workers: writes, each fenced and numbered.
 
 
-def refuse(w: World, stamp: Stamp) -> Words | None:
-    """The answer to a write that does nothing: it is another run's turn, it was made before, or the log is another one."""
+def refuse(w: World, stamp: Stamp, *, regardless: bool = False) -> Words | None:
+    """The answer to a write that does nothing: it is another run's turn, it was made before, or the log is another one.
+
+    `regardless` of the log, an end is the same write as an end only.
+    """
     s = w.sessions[stamp.session]
     if not stamp.fence or s.fence != stamp.fence:
         return ["superseded"]
-    if stamp.seen is None:
-        return ["gap"]
-    if stamp.op == s.op:
+    lost = stamp.seen is None and not regardless
+    same = s.result[:1] == ["finished"] if regardless else not lost
+    if stamp.op == s.op and same:
         return s.result
     if s.turn is None or s.job != "running":
         return ["superseded"]
-    if stamp.op < s.op:
+    if stamp.op < s.op and same:
         return ["late"]
-    if stamp.op > s.op + 1:
+    if stamp.op != s.op + 1 or lost:
         return ["gap"]
     return None
 
@@ -368,7 +371,7 @@ def park(w: World, stamp: Stamp) -> Words:
 
 def finish(w: World, stamp: Stamp, effects: Sequence[Effect] = (), *, regardless: bool = False) -> Words:
     """The run ends its turn: not while there is news, unless it has failed."""
-    if (refused := refuse(w, stamp)) is not None:
+    if (refused := refuse(w, stamp, regardless=regardless)) is not None:
         return refused
     s = w.sessions[stamp.session]
     if not regardless and stamp.seen != s.last:

@@ -1,5 +1,9 @@
 -- queue: leases over jobs. A broker that was away is not a dead fleet: when nobody has moved the tick for a third of a lease,
--- every running deadline starts anew and nothing is reaped.
+-- every running deadline starts anew and nothing is reaped. Nor when there is no tick: nobody knows who was kept away.
+--
+-- Leases may differ by worker, and one with a long lease looks seldom. So whoever looks with the shortest leaves a promise beside
+-- the tick: by when it looks again. A promise that was broken says the same as an old tick, once: it becomes the caller's then,
+-- so that a worker that died with a short lease is found out by those with longer ones.
 -- The tag's shard begins the session's id: that tells where a prefix ends, whatever it ends with.
 local function parse_job(id)
   return string.match(id, '(' .. string.match(tag, '%d+') .. '%-%x+%-%x+%-%x+%-%x+%-%x+):([^:]+):(%d+)$')
@@ -7,16 +11,21 @@ end
 
 local function tick(queue, lease)
   redis.call('ZREM', queue .. ':running', '-')  -- as `permit`: leases must not lapse because memory is full
-  local last = tonumber(redis.call('GET', queue .. ':tick') or '-1')
-  redis.call('SET', queue .. ':tick', int(now), 'PX', int(math.max(lease * 100, 3600000)))
-  local away = last >= 0 and (now - last > lease / 3 or last > now)
+  local ttl = int(math.max(lease * 100, 86400000))
+  local last = tonumber(redis.call('GET', queue .. ':tick') or '')
+  local due, shortest = string.match(redis.call('GET', queue .. ':promise') or '', '^(%d+) (%d+)$')
+  due, shortest = tonumber(due), tonumber(shortest) or lease
+  local away = not last or last > now or now - last > math.max(lease, shortest) / 3 or (shortest < lease and now > due)
+  redis.call('SET', queue .. ':tick', int(now), 'PX', ttl)
+  if away or lease <= shortest then
+    redis.call('SET', queue .. ':promise', int(now + lease / 3) .. ' ' .. int(lease), 'PX', ttl)
+  end
   if away then
+    -- Each has a lease again, or what was left of its own if that is more: the time away has not counted.
+    local anew, gap = now + math.min(lease, shortest), now - (last or now)
     local held = redis.call('ZRANGE', queue .. ':running', 0, -1, 'WITHSCORES')
     for i = 1, #held, 2 do
-      -- A worker with a shorter lease cuts nobody's; but after a clock that went back every deadline lies too far ahead.
-      if last > now or tonumber(held[i + 1]) < now + lease then
-        redis.call('ZADD', queue .. ':running', int(now + lease), held[i])
-      end
+      redis.call('ZADD', queue .. ':running', int(math.max(anew, tonumber(held[i + 1]) + gap)), held[i])
     end
   end
   return away
