@@ -132,8 +132,8 @@ async def test_every_key_goes_as_the_list_says(limits: Broker, how: str) -> None
     elif how == "interrupted":
         await transitions.interrupt(limits, session_id, holder.turn)
     elif how == "worker_lost":
-        lost = {"attempts": limits.settings.max_attempts, "fence": ""}
-        await command(limits, "HSET", limits.keys.of("session", session_id), *[word for each in lost.items() for word in each])
+        key, most = limits.keys.of("session", session_id), limits.settings.max_attempts
+        await command(limits, "HSET", key, "attempts", most, "fence", "")
         assert await begin(limits, holder.job, fence="w2:1") == "dead"
     else:
         await transitions.cancel(limits, session_id)
