@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Final
 
 import holders
@@ -133,7 +134,7 @@ class Protocol(Sides):
     @rule(pick=PICK)
     def repeats(self, pick: int) -> None:
         """A client has not got its reply, and sends the same once more."""
-        self.commands[-1 - pick % len(self.commands)]()
+        self.commands[-1 - pick % len(self.commands)][1]()
 
     # Workers.
 
@@ -164,7 +165,7 @@ class Protocol(Sides):
             self.tick(100)  # it is due again in a second
         if told[0] != "begun":
             return
-        self.runs.append(Run(job, fence, worker, self.world.sessions[job.split(":", maxsplit=1)[0]].last))
+        self.runs.append(Run(job, fence, worker, self.world.sessions[job.split(":", maxsplit=1)[0]].head))
         self.jobs.append(job)
 
     @precondition(lambda self: self.jobs or self.world.queue)
@@ -238,18 +239,18 @@ class Protocol(Sides):
         elif s.turn is not None:
             self.command("steer", s.id, nonce=self.name("n"), turn=s.turn.id, entry=self.name("u"))
         if pick % 3:
-            self.do("park", self.stamp(run, "unread"))
+            self.write("park", run, self.stamp(run, "unread"))
         else:
-            self.do("finish", self.stamp(run, "unread"))
+            self.write("finish", run, self.stamp(run, "unread"))
 
     works_on = works_further = works
 
     def appends(self, run: Run, how: str, effects: list[Effect]) -> None:
         """One append, and again with the same number when the first reply was lost."""
         stamp = self.stamp(run, how)
-        words = self.do("append", stamp, effects)
+        words = self.write("append", run, stamp, effects)
         if words[:1] == ["ok"] and stamp.op == run.op:
-            run.seen = int(words[2])
+            run.seen = self.world.sessions[run.session].head
 
     def effects(self, run: Run, kinds: list[str]) -> list[Effect]:
         """Effects that the run's turn has a use for, as it stands."""
@@ -297,21 +298,26 @@ class Protocol(Sides):
         """A run parks, if it waits for something."""
         s = self.world.sessions[run.session]
         if s.turn is None or s.turn.asked or s.at_work or s.fence != run.fence:
-            self.do("park", self.stamp(run, how))
+            self.write("park", run, self.stamp(run, how))
 
     def finishes(self, run: Run, how: str, kinds: list[str]) -> None:
         """A run ends its turn; it fails, whatever came, when its log is another one."""
-        self.do("finish", self.stamp(run, how), self.effects(run, kinds), regardless=how == "unread" and not kinds)
+        self.write(
+            "finish", run, self.stamp(run, how), self.effects(run, kinds), regardless=how == "unread" and not kinds
+        )
 
     def spawns(self, run: Run, how: str, limit: int) -> None:
         """A run starts a subagent."""
         if len(self.world.sessions) < SESSIONS + CHILDREN:
             call = self.name("c")
             self.appends(run, "next", [Effect("call", call)])
+            turn = self.world.sessions[run.session].turn
+            if run in self.alive() and turn is not None and f"call:{call}" not in turn.open:
+                return  # the run has found that the log is another one
             told = {"child": self.session_name(), "turn": self.name("t"), "entry": self.name("u")}
-            words = self.do("spawn", self.stamp(run, how), call=call, limit=limit, **told)
+            words = self.write("spawn", run, self.stamp(run, how), call=call, limit=limit, **told)
             if words[0] == "ok":
-                run.seen = int(words[2])
+                run.seen = self.world.sessions[run.session].head
 
     @precondition(lambda self: self.runs)
     @rule(pick=PICK, again=st.booleans())
@@ -389,6 +395,37 @@ class Protocol(Sides):
             self.wait(holders.command(self.broker, "ZADD", zset, 0, self.real.job_id(job)))
         self.sweeps()
 
+    @rule(back=st.booleans())
+    def the_broker_is_restored(self, back: bool) -> None:
+        """The broker is backed up; or set back to that, and has lost what came after it; or it comes back with what was lost."""
+        now = copy.deepcopy(self.world), self.wait(self.real.back_up()), copy.deepcopy(self.real.ids)
+        if self.backup is None or not back:
+            self.backup = now
+            return
+        (world, backup, ids), self.backup = self.backup, now
+        world.now, world.counted = self.world.now, self.world.counted
+        self.world = world
+        self.wait(self.real.restore(backup, ids))
+        self.runs = [run for run in self.runs if run.session in self.world.sessions]
+        self.jobs = [job for job in self.jobs if job.split(":")[0] in self.world.sessions]
+        self.claimed = [each for each in self.claimed if each[0].split(":")[0] in self.world.sessions]
+        self.commands = [each for each in self.commands if each[0] in self.world.sessions]
+        self.tick()
+
+    @precondition(lambda self: self.alive())
+    @rule(pick=PICK, writes=st.integers(1, 3))
+    def the_broker_fails_over_and_back(self, pick: int, writes: int) -> None:
+        """A run writes into a history that is lost, into the one that stays, and meets the lost one again."""
+        run, note = self.alive()[-1 - pick % len(self.alive())], [Effect("note", "")]
+        self.the_broker_is_restored(back=False)
+        for _ in range(writes):
+            self.appends(run, "next", note)
+        self.the_broker_is_restored(back=True)
+        for how in ("unread", "next"):
+            self.appends(run, how, note)
+        self.the_broker_is_restored(back=True)
+        self.appends(run, "unread", note)
+
     def teardown(self) -> None:
         """What is active is driven to its end; every send that was accepted has one, and nothing is left of what has ended."""
         try:
@@ -412,5 +449,5 @@ class Protocol(Sides):
             self.takes_all(self.name("w"))
             for run in self.runs[before:]:
                 if self.world.sessions[run.session].fence == run.fence:
-                    self.do("finish", self.stamp(run, "next"))
+                    self.write("finish", run, self.stamp(run, "next"))
         self.ends()

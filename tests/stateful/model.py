@@ -86,6 +86,8 @@ class Session:
     op: int = 0
     result: list[str] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
+    events: list[int] = field(default_factory=list)
+    """Which event each of the log is: after lost writes another one stands at the same position."""
     settled: dict[str, int] = field(default_factory=dict)
     receipts: dict[str, tuple[str, bool, str]] = field(default_factory=dict)
     started: list[str] = field(default_factory=list)
@@ -96,6 +98,11 @@ class Session:
     def last(self) -> int:
         """The position of the last event."""
         return len(self.log)
+
+    @property
+    def head(self) -> int:
+        """Which event is the last one."""
+        return self.events[-1]
 
     @property
     def job_id(self) -> str:
@@ -115,6 +122,8 @@ class World:
 
     limits: Limits
     now: float = 0.0
+    counted: int = 0
+    """Events that ever were."""
     sessions: dict[str, Session] = field(default_factory=dict)
     queue: dict[str, float] = field(default_factory=dict)
     """Job ids by the time when they are due."""
@@ -138,7 +147,10 @@ class World:
 
     def emit(self, s: Session, *labels: str) -> int:
         """Events are stored; return the position of the last one."""
-        s.log += labels
+        for label in labels:
+            self.counted += 1
+            s.log.append(label)
+            s.events.append(self.counted)
         s.heard = self.now
         return s.last
 

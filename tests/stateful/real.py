@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import holders
+from leaks import keys_of
 from verbs import Effect, Stamp, Words
 
 from broker.broker import Broker
@@ -99,6 +100,8 @@ class Real:
         self.broker = broker
         self.ids: dict[str, list[str]] = {}
         """Of each session, the ids of its events that were read."""
+        self.events: dict[int, str] = {}
+        """The id of each event that ever was."""
 
     def job_id(self, job: str) -> str:
         """The model's job id as arq knows it."""
@@ -185,9 +188,7 @@ class Real:
         return await self._session("release", sid, fence=fence)
 
     def _stamp(self, stamp: Stamp) -> dict[str, Argument]:
-        elsewhere = "1-1"  # an event at this position, at another time
-        seen = elsewhere if stamp.seen is None else self.ids[stamp.session][stamp.seen - 1]
-        return {"fence": stamp.fence, "op": stamp.op, "seen": seen}
+        return {"fence": stamp.fence, "op": stamp.op, "seen": self.events.get(stamp.seen, "1-1")}
 
     async def append(self, stamp: Stamp, effects: Sequence[Effect]) -> Words:
         rest = [value for effect in effects for value in values_of(effect)]
@@ -214,6 +215,24 @@ class Real:
         return await self._session("spawn", stamp.session, [*effects, holders.message("task", entry_id=entry)], **told)
 
     # What lies in the broker.
+
+    async def back_up(self) -> dict[str, tuple[int, bytes]]:
+        """Everything as it lies in the broker now."""
+        client, found = self.broker.client, {}
+        for key in await keys_of(client, self.broker.settings.prefix):
+            if not key.endswith("}:clock") and (body := await client.dump(key)) is not None:
+                found[key] = max(await client.pttl(key), 0), body
+        return found
+
+    async def restore(self, backup: dict[str, tuple[int, bytes]], ids: dict[str, list[str]]) -> None:
+        """The broker is as it was."""
+        client = self.broker.client
+        for key in await keys_of(client, self.broker.settings.prefix):
+            if not key.endswith("}:clock"):
+                await client.delete(key)
+        for key, (ttl, body) in backup.items():
+            await client.restore(key, ttl, body)
+        self.ids = {sid: list(each) for sid, each in ids.items()}
 
     async def new_events(self, sid: str) -> list[str]:
         """The labels of events that were not read before. Their positions are dense, and their times never go back."""

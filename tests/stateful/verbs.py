@@ -25,12 +25,12 @@ class Effect:
 
 @dataclass(frozen=True)
 class Stamp:
-    """Who writes: the run's fence, the write's number, and the last position that it has folded (None: one of another log)."""
+    """Who writes: the run's fence, the write's number, and which event is the last that it has folded (0: none of this log)."""
 
     session: str
     fence: str
     op: int
-    seen: int | None
+    seen: int
 
 
 # Clients.
@@ -265,15 +265,12 @@ def sweep(w: World) -> int:
 
 
 def refuse(w: World, stamp: Stamp, *, regardless: bool = False) -> Words | None:
-    """The answer to a write that does nothing: it is another run's turn, it was made before, or the log is another one.
-
-    `regardless` of the log, an end is the same write as an end only.
-    """
+    """The answer to a write that does nothing: it is another run's turn, it was made before, or the log is another one."""
     s = w.sessions[stamp.session]
     if not stamp.fence or s.fence != stamp.fence:
         return ["superseded"]
-    lost = stamp.seen is None and not regardless
-    same = s.result[:1] == ["finished"] if regardless else not lost
+    lost = not regardless and stamp.seen not in s.events
+    same = not lost and (not regardless or s.result[:1] == ["finished"])
     if stamp.op == s.op and same:
         return s.result
     if s.turn is None or s.job != "running":
@@ -362,7 +359,7 @@ def park(w: World, stamp: Stamp) -> Words:
         return refused
     s = w.sessions[stamp.session]
     assert s.turn is not None
-    if stamp.seen != s.last:
+    if stamp.seen != s.head:
         return accept(w, stamp, "more", str(s.last))
     w.dequeue(s)
     s.job, s.turn.attempts, s.turn.holder = "parked", 0, ""
@@ -374,7 +371,7 @@ def finish(w: World, stamp: Stamp, effects: Sequence[Effect] = (), *, regardless
     if (refused := refuse(w, stamp, regardless=regardless)) is not None:
         return refused
     s = w.sessions[stamp.session]
-    if not regardless and stamp.seen != s.last:
+    if not regardless and stamp.seen != s.head:
         return accept(w, stamp, "more", str(s.last))
     apply(w, s, effects)
     return accept(w, stamp, "finished", str(w.end_turn(s, "completed", "waiting", report="reported")))
