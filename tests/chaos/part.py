@@ -38,7 +38,7 @@ def environment(schedule: Schedule, **more: str) -> dict[str, str]:
         "TURNSTREAM_SHARDS": str(schedule.shards),
         "TURNSTREAM_PREFIX": PREFIX,
         "TURNSTREAM_LEASE": f"{LEASE_S:g}",
-        "TURNSTREAM_MAX_ATTEMPTS": "50",
+        "TURNSTREAM_MAX_ATTEMPTS": str(schedule.max_attempts),
         "TURNSTREAM_SOCKET_TIMEOUT": "1",
         "TURNSTREAM_CONNECT_TIMEOUT": "1",
         "TURNSTREAM_RECONNECT_BUDGET": "60",

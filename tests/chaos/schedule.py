@@ -134,6 +134,11 @@ class Schedule:
         """Over how many shards its sessions are spread."""
         return 1 + self.seed % 2
 
+    @property
+    def max_attempts(self) -> int:
+        """Starts of a turn before it goes to the dead letters: in every third part few; else as good as never."""
+        return 50 if self.seed % 3 else 3
+
     def births(self, slot: int) -> Iterator[Birth]:
         """Yield how the worker processes of one slot begin, the first one first, without end."""
         rng = random.Random(f"{self.seed}:births:{slot}")

@@ -53,14 +53,13 @@ class Verdict:
         self._drains: list[float] = []
         self._recovered: list[float] = []
         self._tools: set[str] = set()
+        self._dead = 0
 
     async def ghosts(self) -> None:
         """Once every turn has ended, nothing of a turn is left in the broker."""
         broker = self.evidence.broker
         for shard in range(broker.settings.shards):
             await self._ghosts(broker.keys.base(shard), broker.client)
-        if self.counts["dead letters"]:
-            self.findings.append(f"{self.counts['dead letters']} turns are in the dead letters")
 
     async def _ghosts(self, base: str, client: aioredis.Redis) -> None:
         for pattern in (f"{base}queue:*", "arq:job:*", f"{base}open:*", f"{base}asked:*", f"{base}text:*"):
@@ -106,6 +105,10 @@ class Verdict:
                 self._recoveries(stored.session_id, stored.records)
         self._unknown_effects()
         self._lives()
+        if self._dead != self.counts["dead letters"]:
+            self.findings.append(
+                f"{self._dead} turns used their attempts up; the dead letters are {self.counts['dead letters']}"
+            )
 
     def _check(self, stored: StoredSession, found: Sequence[Finding]) -> None:
         """The checker's findings, and those that come with what clients were told."""
@@ -137,10 +140,10 @@ class Verdict:
             if sent.session == session_id and texts[sent.text] > 1:
                 self._say(session_id, f"{sent.text[:40]!r} stands in the log {texts[sent.text]} times")
         ends = {each.body["turnId"]: each.body["state"] for each in records if each.body.get("type") == "turnEnded"}
-        for state in ends.values():
+        for turn, state in ends.items():
             self.counts[f"ended {state['type']}"] += 1
-            if state["type"] == "failed":
-                self._say(session_id, f"a turn failed: {state['error']}")
+            if state["type"] == "failed" and not self._used_up(records, turn, state["error"]):
+                self._say(session_id, f"turn {turn} failed: {state['error']}")
         for of, turn, end in told.ends:
             stored = ends.get(turn, {}).get("type")
             if of == session_id and stored != end.lower():
@@ -149,6 +152,13 @@ class Verdict:
             self._say(session_id, said)
         self.counts["turns"] += len(ends)
         self.counts["notices of lost workers"] += sum(_lost(each.body) for each in records)
+
+    def _used_up(self, records: Sequence[LogRecord], turn: str, error: Mapping[str, Any]) -> bool:
+        """Whether a turn failed since its attempts were used up, each of them by a lost worker."""
+        lost = [each for each in records if each.body.get("turnId") == turn and _lost(each.body)]
+        used_up = error["code"] == "worker_lost" and len(lost) >= self.evidence.schedule.max_attempts - 1
+        self._dead += used_up
+        return used_up
 
     def _calls(self, session_id: str, records: Sequence[LogRecord]) -> None:
         """Each call's effect is in the ledger as its result says."""
