@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from crew import Life
 
-_FAILED: Final = ("run_failed", "loop_failed", "turn_failed")
+_FAILED: Final = ("run_failed", "loop_failed", "turn_failed", "broker_lost_writes")
 
 
 class Lives:

@@ -104,9 +104,9 @@ class SessionPlan:
 class Size:
     """How much a part does. `seconds` is for how long new turns and faults come."""
 
-    turns: int = 590
+    turns: int = 640
     seconds: float = 180.0
-    sessions: int = 40
+    sessions: int = 44
     kills: int = 120
     stops: int = 22
     drains: int = 22
