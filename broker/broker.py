@@ -147,20 +147,18 @@ class Broker:
             return
         clock = asyncio.get_running_loop().time
         until = clock() + (self.settings.command_budget if patience is None else patience)
-        try:
-            while await self._is_loading(writes):
-                if clock() >= until:
-                    raise BrokerUnavailableError(
-                        "The broker is still loading its data: wait until it has, its log says how far it is."
-                    )
-                await asyncio.sleep(_LOADING_S)
-        finally:
-            await self._pool.disconnect(inuse_connections=False)  # the check's connection is of no further use
+        while await self._is_loading(writes):
+            if clock() >= until:
+                raise BrokerUnavailableError(
+                    "The broker is still loading its data: wait until it has, its log says how far it is."
+                )
+            await asyncio.sleep(_LOADING_S)
 
     async def _is_loading(self, writes: bool) -> bool:
         """Whether the server is not to be judged yet. Raises `BrokerUnavailableError` as `check` does."""
+        asked = self.client.client()  # has a connection of its own, which is of no further use
         try:
-            await self._check(writes)
+            await self._check(asked, writes)
         except redis_errors.AuthenticationError as refused:
             raise BrokerUnavailableError(
                 "The broker refuses the user and password of TURNSTREAM_REDIS_URL: correct them there."
@@ -171,12 +169,16 @@ class Broker:
             raise BrokerUnavailableError(
                 f"The broker at TURNSTREAM_REDIS_URL cannot be reached ({type(away).__name__}): start it, or correct the URL."
             ) from away
+        finally:
+            if asked.connection is not None:
+                await asked.connection.disconnect(nowait=True)
+            await asked.aclose()
         return False
 
-    async def _check(self, writes: bool) -> None:
+    async def _check(self, asked: aioredis.Redis, writes: bool) -> None:
         try:
-            server = await self.client.info("server")
-            replication = await self.client.info("replication")
+            server = await asked.info("server")
+            replication = await asked.info("replication")
         except redis_errors.NoPermissionError:
             return  # an access list may hide INFO; the first command will say what is wrong
         version = tuple(int(part) for part in str(server["redis_version"]).split(".")[:2])
@@ -188,17 +190,17 @@ class Broker:
             raise BrokerUnavailableError(
                 "The broker is a read-only replica: let TURNSTREAM_REDIS_URL name the primary, or use redis+sentinel://."
             )
-        await self._check_writable(writes)
-        policy = await self._eviction_policy()
+        await self._check_writable(asked, writes)
+        policy = await self._eviction_policy(asked)
         if policy not in (None, "noeviction"):
             raise BrokerUnavailableError(
                 f"The broker evicts keys when it is full (maxmemory-policy {policy}), which would delete sessions: "
                 f"set maxmemory-policy to noeviction."
             )
 
-    async def _check_writable(self, writes: bool) -> None:
+    async def _check_writable(self, asked: aioredis.Redis, writes: bool) -> None:
         try:
-            await self.client.set(f"{self.keys.base(0)}check", "1", px=1000)
+            await asked.set(f"{self.keys.base(0)}check", "1", px=1000)
         except redis_errors.OutOfMemoryError:
             return  # full: new work is refused with its own error, and running work goes on
         except redis_errors.ResponseError as refused:
@@ -208,9 +210,9 @@ class Broker:
                 f"The broker refuses writes ({str(refused)[:120]}): give this user write access, or mend the server."
             ) from refused
 
-    async def _eviction_policy(self) -> str | None:
+    async def _eviction_policy(self, asked: aioredis.Redis) -> str | None:
         """INFO memory names the policy where CONFIG GET is not allowed, as on managed servers."""
-        memory = await self.client.info("memory")
+        memory = await asked.info("memory")
         policy = memory.get("maxmemory_policy")
         return str(policy) if policy is not None else None
 

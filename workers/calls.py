@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
@@ -147,12 +148,13 @@ class CallRuns:
 
     async def _conclude_once(self, call: Call, entry_id: str, result: ToolResult, *, replaced: bool) -> None:
         """Write the result of a tool that ran; when the broker loses writes meanwhile, to its call as the log has it then."""
-        while (known := self._writer.history.calls.get(call.tool_call_id)) is not None and not known.done:
-            try:
+        while True:
+            await self._writer.whole()  # while it is read anew, the history says nothing of the call
+            known = self._writer.history.calls.get(call.tool_call_id)
+            if known is None or known.done:
+                return
+            with contextlib.suppress(Gap):
                 await self._conclude(known, entry_id, result, replaced=replaced)
-            except Gap:
-                await self._writer.whole()
-            else:
                 return
 
     def started_again(self) -> Effects:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import redis
+import redis.asyncio as aioredis
 from eventually import eventually
 from holders import command
 from real_server import SLOWLY, RealServer, fill, serving, starting
@@ -66,13 +67,18 @@ async def test_a_broker_that_evicts_is_refused(checked: Broker, policy: str) -> 
     assert "set maxmemory-policy to noeviction" in said
 
 
+def says_it_is(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    """Let the server be of a version."""
+    real = aioredis.Redis.info
+
+    async def info(client: aioredis.Redis, section: str) -> Any:
+        return {**await real(client, section), **({"redis_version": version} if section == "server" else {})}
+
+    monkeypatch.setattr(aioredis.Redis, "info", info)
+
+
 async def test_an_old_server_is_refused(checked: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = checked.client.info
-
-    async def old(section: str) -> Any:
-        return {**await real(section), **({"redis_version": "6.0.16"} if section == "server" else {})}
-
-    monkeypatch.setattr(checked.client, "info", old)
+    says_it_is(monkeypatch, "6.0.16")
 
     said = await refusal(checked)
 
@@ -82,12 +88,7 @@ async def test_an_old_server_is_refused(checked: Broker, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("version", ["6.2.0", "7.4.1", "10.0.0"])
 async def test_newer_servers_pass(checked: Broker, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = checked.client.info
-
-    async def newer(section: str) -> Any:
-        return {**await real(section), **({"redis_version": version} if section == "server" else {})}
-
-    monkeypatch.setattr(checked.client, "info", newer)
+    says_it_is(monkeypatch, version)
 
     await checked.check()
 

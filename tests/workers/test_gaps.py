@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ from turns import Gate, Stage, Steps, call, read, staged
 from broker import fault_points
 from broker.broker import Broker
 from workers.tools import tool
+from workers.writer import Writer
 
 Kept = dict[bytes, tuple[bytes, int]]
 
@@ -320,3 +322,46 @@ async def test_news_behind_a_hole_does_not_hide_it(redis_broker: Broker, logs: l
     said = [text for kind, text in read(model.requests[-1]) if kind == "UserMessage"]
     assert "lost" not in said
     assert [text for text in said if text.startswith("accepted")] == ["accepted", "accepted too"]
+
+
+async def test_a_tool_that_ends_while_the_log_is_read_anew_keeps_its_result(
+    redis_broker: Broker, logs: list[Any], monkeypatch: pytest.MonkeyPatch, after_append: Any
+) -> None:
+    first, second, reading, moment, runs = Gate(), Gate(), Gate(), Moment(redis_broker), Counter[int]()
+
+    @tool
+    async def work(which: int) -> str:
+        """Work."""
+        runs[which] += 1
+        await (first, second)[which].wait()
+        return f"worked {which}"
+
+    ran, real = asyncio.Event(), Writer.catch_up
+
+    async def has_run() -> None:
+        ran.set()
+
+    async def slow(writer: Writer) -> None:
+        if writer.history.n == 0:
+            await reading.wait()
+        await real(writer)
+
+    async with staged(redis_broker, Steps([call("work", "a", which=0), call("work", "b", which=1)]), work) as stage:
+        after_append(1, moment.take)
+        monkeypatch.setitem(fault_points.armed, "tool.ran", has_run)
+        await stage.send()
+        await first.reached.wait()
+        await second.reached.wait()
+        monkeypatch.setattr(Writer, "catch_up", slow)
+        await moment.go_back()
+        first.open.set()
+        await reading.reached.wait()
+        ran.clear()
+        second.open.set()
+        await ran.wait()
+        for _ in range(10):  # what it does next, it does while the history is empty
+            await asyncio.sleep(0)
+        reading.open.set()
+        await expect_whole_and_said(stage, logs)
+        assert await stage.results() == {"a": "worked 0", "b": "worked 1"}
+        assert runs == {0: 1, 1: 1}
