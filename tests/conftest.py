@@ -67,8 +67,10 @@ def _nothing_is_held(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def _keys(request: pytest.FixtureRequest) -> set[str]:
-    """The keys without a TTL on the server that all tests share, if this one uses it."""
-    return lasting_keys(request.getfixturevalue("real_server").url) if "real_server" in request.fixturenames else set()
+    """The keys without a TTL on the server that all tests share, if this one uses it: by name, or as one of two brokers."""
+    parameters = request.node.callspec.params.values() if hasattr(request.node, "callspec") else ()
+    uses = "real_server" in request.fixturenames or any(each == "redis" for each in parameters if isinstance(each, str))
+    return lasting_keys(request.getfixturevalue("real_server").url) if uses else set()
 
 
 @pytest.fixture(autouse=True)

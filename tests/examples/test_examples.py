@@ -6,6 +6,7 @@ One worker process serves all their agents; one of its own serves the example wh
 from __future__ import annotations
 
 import ast
+import asyncio
 import os
 import re
 import subprocess
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+import redis.asyncio as aioredis
+from leaks import drop_keys
 from real_server import RealServer
 
 from broker.server import free_port
@@ -100,6 +103,14 @@ class Workers:
             assert "[error" not in log
 
 
+PREFIX: Final = "examples:"
+
+
+async def _drop(url: str) -> None:
+    async with aioredis.Redis.from_url(url) as client:
+        await drop_keys(client, PREFIX)
+
+
 @pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest, real_server: RealServer) -> Iterator[Runs]:
     """All runs that this session's tests ask for, under way side by side."""
@@ -109,7 +120,7 @@ def runs(request: pytest.FixtureRequest, real_server: RealServer) -> Iterator[Ru
         if isinstance(item, pytest.Function) and hasattr(item, "callspec")
     ]
     wanted = sorted({(str(each["where"]), str(each["name"])) for each in asked if each.keys() >= {"where", "name"}})
-    on_redis = {"TURNSTREAM_REDIS_URL": real_server.url, "TURNSTREAM_PREFIX": "examples:", **ports()}
+    on_redis = {"TURNSTREAM_REDIS_URL": real_server.url, "TURNSTREAM_PREFIX": PREFIX, **ports()}
     env = {"embedded": {"TURNSTREAM_REDIS_URL": "", **ports()}, "workers": on_redis}
     workers = Workers(on_redis)
     names = {name for where, name in wanted if where == "workers"}
@@ -125,6 +136,7 @@ def runs(request: pytest.FixtureRequest, real_server: RealServer) -> Iterator[Ru
         finally:
             pool.shutdown(cancel_futures=True)
             workers.stop()
+            asyncio.run(_drop(real_server.url))
 
 
 @pytest.mark.beside
