@@ -56,6 +56,8 @@ def check_history(
     rules: list[_Rule] = [_Places(), _Runs(), turns, entries, callbacks, _Calls(), _Termination()]
     findings = []
     for each in joined(records):
+        if not each.body:
+            findings.append(Finding("no_record", each.id, "No event is stored here: this is no JSON object."))
         if "blob" in each.body or (is_beside(each.body) and "entry" not in each.body):
             findings.append(Finding("lost_body", each.id, f"The body of this {each.body.get('type')} is gone."))
         for rule in rules:
@@ -214,8 +216,15 @@ class _Turns:
             yield Finding("wrong_active", active, f"Turn {active} is the active one, and the log has nothing of it.")
 
 
+def _same_turn(each: LogRecord, what: str, at: str, turn: str | None) -> Iterator[Finding]:
+    """What began in a turn ends in it: the next one has nothing to do with it."""
+    here = each.body.get("turnId")
+    if here != turn:
+        yield Finding("other_turn", each.id, f"{what} here in turn {here}; it began at {at} in turn {turn}.")
+
+
 class _Entries:
-    """Each entry is added once and then completed once."""
+    """Each entry is added once and then completed once, in the same turn."""
 
     def __init__(self) -> None:
         self._added: dict[str, tuple[str, str | None]] = {}
@@ -238,6 +247,8 @@ class _Entries:
         if name in self._completed:
             at = self._completed[name]
             yield Finding("completed_twice", each.id, f"Entry {name} is completed here again; it was at {at}.")
+        elif name in self._added:
+            yield from _same_turn(each, f"Entry {name} is completed", *self._added[name])
         self._completed.setdefault(name, each.id)
 
     def end(self, over: Callable[[str | None], bool]) -> Iterator[Finding]:
@@ -259,7 +270,7 @@ class _Entries:
 
 
 class _Callbacks:
-    """Each callback opens once and is resolved once after that, by the answer that its sender was told counted."""
+    """Each callback opens once, and is then resolved once in its turn, by the answer that was told to count."""
 
     def __init__(self) -> None:
         self._opened: dict[str, tuple[str, str | None]] = {}
@@ -280,6 +291,8 @@ class _Callbacks:
                 yield Finding("resolved_twice", each.id, f"Callback {name} is resolved here again; it was at {at}.")
             elif name not in self._opened:
                 yield Finding("never_opened", each.id, f"Callback {name} is resolved here and had not opened.")
+            else:
+                yield from _same_turn(each, f"Callback {name} is resolved", *self._opened[name])
             self._resolved.setdefault(name, each)
 
     def end(self, over: Callable[[str | None], bool]) -> Iterator[Finding]:
@@ -304,7 +317,7 @@ class _Callbacks:
 
 
 class _Calls:
-    """Each tool call has an id of its own and one result, after it: a provider refuses a conversation with an orphan."""
+    """Each tool call has an id of its own and one result, after it in its turn: providers refuse an orphan."""
 
     def __init__(self) -> None:
         self._made: dict[str, tuple[str, str, str | None]] = {}
@@ -323,6 +336,9 @@ class _Calls:
         elif entry.get("type") == "toolResult":
             if call not in self._made:
                 yield Finding("no_call", each.id, f"A result of tool call {call}, which the log does not hold.")
+            elif call not in self._results:
+                began, _, made_in = self._made[call]
+                yield from _same_turn(each, f"Tool call {call} gets its result", began, made_in)
             at, made = self._results.setdefault(call, (each.id, name))
             if made != name:
                 yield Finding("two_results", each.id, f"Tool call {call} gets a result here again; it had one at {at}.")

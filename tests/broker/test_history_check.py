@@ -287,6 +287,29 @@ def a_run_that_writes_into_the_next_turn(log: Log) -> Log:
     return between(log, place(log, "turnStarted", 1) + 1, note(turn(log, 1)), "run-b1")
 
 
+def in_the_next_turn(log: Log, *moved: int) -> Log:
+    """As if these had been written in the second turn, by nobody's run."""
+    rest = [each for at, each in enumerate(log) if at not in moved]
+    start = place(rest, "turnStarted", 1) + 1
+    late = [LogRecord("", {**log[at].body, "turnId": turn(log, 1)}) for at in moved]
+    return numbered([*rest[:start], *late, *rest[start:]])
+
+
+@fault("other_turn")
+def a_callback_answered_in_the_next_turn(log: Log) -> Log:
+    return in_the_next_turn(log, place(log, "callbackResolved"))
+
+
+@fault("other_turn")
+def an_entry_completed_in_the_next_turn(log: Log) -> Log:
+    return in_the_next_turn(log, result(log, "entryCompleted"))
+
+
+@fault("other_turn")
+def a_call_that_gets_its_result_in_the_next_turn(log: Log) -> Log:
+    return in_the_next_turn(log, result(log, "entryAdded"), result(log, "entryCompleted"))
+
+
 @fault("after_termination")
 def a_turn_s_event_after_the_session_s_end(log: Log) -> Log:
     return between(log, len(log), {"type": "sessionUpdated", "status": "waiting", "title": None, "archived": False})
@@ -364,6 +387,20 @@ async def test_a_subagent_that_ended_without_telling_its_parent_is_found(told: S
 
     assert codes(calls_result) == [[], []]
     assert codes("e-1") == [[("lost_report", "e-1")], []]
+
+
+@pytest.mark.parametrize("body", ["no JSON", "[]", '{"type":'])
+async def test_what_is_no_event_is_a_finding_beside_all_that_is(broker: Broker, body: str) -> None:
+    holder = await holders.running(broker)
+    assert (await holder.finish())[0] == "finished"
+    n, ms, _ = parse_stream_id((await read_stored(broker, holder.session_id)).last)
+    await holders.command(broker, "XADD", broker.keys.of("log", holder.session_id), f"{n + 1}-{ms}", "e", body)
+    await holders.command(broker, "HINCRBY", broker.keys.of("session", holder.session_id), "n", 1)
+
+    stored = await read_stored(broker, holder.session_id)
+
+    found = check_history(stored.records, active=stored.active, last=stored.last)
+    assert [(each.code, each.at) for each in found] == [("no_record", f"{n + 1}-{ms}")]
 
 
 # What an observer saw.
