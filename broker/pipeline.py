@@ -111,6 +111,9 @@ class Pipeline:
 
     def _issue(self, command: _Command, script: Script | None, until: float | None) -> asyncio.Future[Any]:
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if self._closed:
+            reply.cancel()
+            return reply
         self._waiting.append(_Call(command, script, reply, until))
         self._send_soon()
         return reply
@@ -202,7 +205,7 @@ class Pipeline:
         self._distrusted = True
 
     async def close(self) -> None:
-        """Stop sending; what waits is cancelled."""
+        """Stop sending; what waits is cancelled, and so is whatever comes later."""
         self._closed = True
         if self._sender is not None:
             self._sender.cancel()

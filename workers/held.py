@@ -253,19 +253,14 @@ class HeldTurns:
 
     async def _outcome(self, run: TurnRun, job: queue.Job) -> str:
         function = self.functions[job.function]
-        failed: BaseException
         try:
             return cast("str", await function.coroutine(self.ctx, job.session_id, job.turn_id, job.wake))
         except (Superseded, Gap):
             raise
-        except asyncio.CancelledError as cancelled:
-            if (task := asyncio.current_task()) is None or task.cancelling():
-                raise
-            failed = cancelled  # not the run was cancelled, but something that the agent's code awaited
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the agent's code raises ends its turn, not the worker
-            failed = error  # also a broker that is away: it is another one, the run waits for its own
-        await run.fail(ProtocolError(message=self._said(job, failed), code="internal_error"))
-        return "ended"
+        except (Exception, SystemExit) as failed:  # noqa: BLE001 - whatever the agent's code raises ends its turn, not the worker
+            # Also a broker that is away: it is another one, the run waits for its own.
+            await run.fail(ProtocolError(message=self._said(job, failed), code="internal_error"))
+            return "ended"
 
     def _said(self, job: queue.Job, failed: BaseException) -> str:
         """Log a failure of the agent's code, and return what the turn's record says of it."""

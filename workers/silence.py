@@ -19,13 +19,21 @@ def silence_limit(model: Model, default: float) -> float | None:
 async def until_silent(stream: AsyncIterator[ModelDelta], limit: float | None) -> AsyncGenerator[ModelDelta, None]:
     """Yield a model's deltas, for as long as they come; `limit` seconds without one are a `ModelError`, which may be retried.
 
-    None is no limit. The stream is closed when this is.
+    None is no limit. The stream is closed when this is. What ends it from within is a `ModelError` too: only a cancelled run
+    is handed back.
     """
     silence = None if limit is None else _Silence(limit)
+    task = asyncio.current_task()
+    cancels = task.cancelling() if task is not None else 0
     try:
         while True:
             upcoming = anext(stream, None)
-            delta = await (upcoming if silence is None else silence.broken_by(upcoming))
+            try:
+                delta = await (upcoming if silence is None else silence.broken_by(upcoming))
+            except asyncio.CancelledError:
+                if task is None or task.cancelling() > cancels:
+                    raise
+                raise ModelError("what the model waited for was cancelled", code="internal_error") from None
             if delta is None:
                 return
             yield delta
