@@ -46,6 +46,7 @@ class Readiness:
         self._away_since: float | None = None
         self._unfit: str | None = None
         self._skewed = False
+        self._untold = False
         self.draining = False
         self.reason: str | None = "The worker is starting."
 
@@ -107,10 +108,22 @@ class Readiness:
                 log.info("worker_ready", worker=self._worker)
             elif not self.draining:
                 log.warning("worker_not_ready", worker=self._worker, reason=self.reason)
-        if self._file is not None and self.reason is None:
-            self._file.renew(max(_PATIENCE_S, self._broker.settings.lease / 2))
-        elif self._file is not None and self.reason not in (None, before):
-            self._file.refuse(self.reason)
+        if self._file is not None:
+            self._tell(self._file, changed=self.reason != before)
+
+    def _tell(self, file: ReadyFile, *, changed: bool) -> None:
+        """Say it in the file. One that cannot be written, or taken away, is the probe's trouble, and not the turns'."""
+        try:
+            if self.reason is None:
+                file.renew(max(_PATIENCE_S, self._broker.settings.lease / 2))
+            elif changed:
+                file.refuse(self.reason)
+        except OSError as failed:
+            if not self._untold:
+                log.warning("ready_file_not_written", worker=self._worker, error=str(failed))
+            self._untold = True
+        else:
+            self._untold = False
 
     def drain(self) -> None:
         """Be ready no more: the worker takes no new turns."""

@@ -7,6 +7,7 @@ still is not taken for a ready one, whatever is done to the time of day. While t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from pathlib import Path
@@ -31,9 +32,10 @@ class ReadyFile:
         _write(self._why, f"{reason}\n")
 
     def remove(self) -> None:
-        """Leave nothing behind."""
-        self._path.unlink(missing_ok=True)
-        self._why.unlink(missing_ok=True)
+        """Leave nothing behind, as far as that can be."""
+        for path in (self._path, self._why):
+            with contextlib.suppress(OSError):
+                path.unlink()
 
 
 def why_not_ready(path: Path) -> str | None:
