@@ -29,13 +29,15 @@ from broker.transitions import ActiveTurn, Sent, session_key, session_verb, word
 class DeadLetter:
     """A turn in the dead letters; of a subagent's, `parent_id` is the session that it worked for.
 
-    `attempts` (None of a turn that an older version ended) and `reason` say why it is there, `preview` how its input begins.
+    `session_ended`: it cannot be retried, as its session is over (`Agent.run`'s ends with its turn). `attempts` (None of a turn
+    that an older version ended) and `reason` say why it is there, `preview` how its input begins.
     """
 
     session_id: str
     turn_id: str
     agent_name: str
     parent_id: str | None
+    session_ended: bool
     died_at: datetime
     attempts: int | None
     reason: str
@@ -78,7 +80,7 @@ def _no_letter(session_id: str, turn_id: str) -> TurnNotFoundError:
 async def _letter(broker: Broker, session_id: str, turn_id: str, died: int) -> DeadLetter | None:
     """A dead letter with what its log says of it; None when its session's keys are gone."""
     fields, places = await broker.read(
-        ("HMGET", broker.keys.of("session", session_id), "agent", "parent"),
+        ("HMGET", broker.keys.of("session", session_id), "agent", "parent", "status"),
         ("HGET", broker.keys.of("turns", session_id), turn_id),
         said=f"Session {session_id}: its dead letters could not be read",
     )
@@ -94,6 +96,7 @@ async def _letter(broker: Broker, session_id: str, turn_id: str, died: int) -> D
         turn_id=turn_id,
         agent_name=fields[0].decode(),
         parent_id=fields[1].decode() if fields[1] else None,
+        session_ended=fields[2] == b"terminated",
         died_at=datetime.fromtimestamp(died / 1000, UTC),
         attempts=(error.get("details") or {}).get("attempts"),
         reason=error.get("message", ""),

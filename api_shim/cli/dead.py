@@ -67,6 +67,7 @@ async def _list(limit: int, *, as_json: bool) -> None:
 
 def _line(letter: DeadLetter) -> str:
     agent = one_line(letter.agent_name, 30) + (" (a subagent)" if letter.parent_id else "")
+    agent += " (its session has ended)" if letter.session_ended and not letter.parent_id else ""
     tries = "?" if letter.attempts is None else str(letter.attempts)
     ids = f"{letter.session_id}  {letter.turn_id}"
     return f"{_time(letter.died_at)}  {tries} attempts  {ids}  {agent}  {one_line(letter.preview, 60)}".rstrip()
@@ -113,7 +114,9 @@ async def _show(session: str, turn: str, *, as_json: bool) -> None:
         say(f"  run    {one_line(run.mark, 40)}  {wrote}")
     say("  look   at the logs of the workers whose ids begin as these runs do; a run that wrote nothing is not here")
     say(f"         turnstream watch {letter.session_id} --after {letter.session_id}:{log[0].id}")
-    if letter.parent_id is None:
+    if letter.parent_id is None and letter.session_ended:
+        say("  retry  not here: its session has ended. Send what it was asked anew, to a session or a run of its own")
+    elif letter.parent_id is None:
         say(f"  retry  turnstream dead retry {letter.session_id} {letter.turn_id}")
     else:
         say(f"         a subagent of session {letter.parent_id}, which was told: it is not retried")
@@ -125,7 +128,7 @@ async def _show(session: str, turn: str, *, as_json: bool) -> None:
 @dead.command()
 @click.argument("session", required=False)
 @click.argument("turn", required=False)
-@click.option("--all", "every", is_flag=True, help="Each dead letter, instead of one; subagents' are left out.")
+@click.option("--all", "every", is_flag=True, help="Each, instead of one; not subagents' and ended sessions'.")
 @url_option
 def retry(session: str | None, turn: str | None, every: bool, url: str | None) -> None:
     """Start a new turn with all that people had sent into a dead one, which then leaves the dead letters. Safe to repeat."""
@@ -148,6 +151,11 @@ async def _retry(session: str, turn: str) -> bool:
 async def _retry_all() -> bool:
     done = True
     for letter in [letter async for letter in list_dead_letters() if letter.parent_id is None]:
+        if letter.session_ended:
+            say(
+                f"Left: turn {letter.turn_id}, whose session {letter.session_id} has ended. Send what it was asked anew."
+            )
+            continue
         try:
             done = await _retry(letter.session_id, letter.turn_id) and done
         except AgentsError as refused:

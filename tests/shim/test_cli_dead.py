@@ -10,6 +10,7 @@ import holders
 import pytest
 from commands import called, run
 
+from broker import transitions
 from broker.broker import Broker
 from broker.keys import new_id
 
@@ -109,3 +110,22 @@ async def test_all_are_retried_but_those_of_subagents_and_busy_ones(place: tuple
     assert [f"Session {busy[0]} is busy" in line for line in done.stderr.splitlines()] == [True]
     left = (await called(env, "dead", "list")).stdout.splitlines()
     assert [third[1] in left[1], busy[1] in left[0], "(a subagent)" in left[1]] == [True] * 3
+
+
+async def test_one_whose_session_ended_with_it_says_so_and_is_no_failure_of_all(place: tuple[Env, Broker]) -> None:
+    """As after `Agent.run`: there is nowhere to retry it."""
+    env, broker = place
+    (session, turn), other = await dead_letter(broker, "Pay 100."), await dead_letter(broker, "Pay 200.")
+    await transitions.cancel(broker, session)
+
+    assert f"{turn}  echo (its session has ended)  Pay 100." in (await called(env, "dead", "list")).stdout
+    shown = (await called(env, "dead", "show", session, turn)).stdout
+    assert "retry  not here: its session has ended. Send what it was asked anew" in shown
+    assert "turnstream dead retry" not in shown
+    one = await called(env, "dead", "retry", session, turn)
+    assert (one.exit_code, "has ended" in one.stderr) == (1, True), one.stderr
+    done = await called(env, "dead", "retry", "--all")
+    assert (done.exit_code, done.stderr) == (0, "")
+    left, retried = sorted(done.stdout.splitlines())
+    assert left.startswith(f"Left: turn {turn}, whose session {session} has ended.")
+    assert retried.endswith(other[0])
