@@ -264,18 +264,25 @@ def _pool(settings: Settings, embedded: EmbeddedServer | None) -> aioredis.Conne
         raise BrokerUnavailableError(
             "No broker is named: set TURNSTREAM_REDIS_URL, for example redis://127.0.0.1:6379/0."
         )
-    url = urlsplit(settings.redis_url)
-    if url.scheme == "redis+sentinel":
+    try:
+        return _pool_at(settings.redis_url, settings)
+    except ValueError:  # whose text may hold a part of the password
+        raise BrokerUnavailableError(
+            "TURNSTREAM_REDIS_URL is not usable: write it as redis://[user:password@]host[:port][/database] (or rediss, unix, "
+            "redis+sentinel), its password percent-encoded: / as %2F, # as %23, [ as %5B."
+        ) from None
+
+
+def _pool_at(url: str, settings: Settings) -> aioredis.ConnectionPool:
+    scheme = urlsplit(url).scheme
+    if scheme == "redis+sentinel":
         return _sentinel_pool(settings)
     options = _options(settings)
-    if url.scheme == "unix":
+    if scheme == "unix":
         options.pop("socket_keepalive")
     else:
         options["socket_keepalive_options"] = _keepalive()
-    try:
-        return aioredis.ConnectionPool.from_url(settings.redis_url, max_connections=settings.max_connections, **options)
-    except ValueError as bad:
-        raise BrokerUnavailableError(f"TURNSTREAM_REDIS_URL is not usable: {bad}") from bad
+    return aioredis.ConnectionPool.from_url(url, max_connections=settings.max_connections, **options)
 
 
 def _keepalive() -> dict[int, int]:

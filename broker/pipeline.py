@@ -164,10 +164,12 @@ class Pipeline:
         unknown = [at for at, reply in enumerate(replies) if isinstance(reply, redis_errors.NoScriptError)]
         if unknown:
             sources = {call.script.sha: call.script.source for call in (batch[at] for at in unknown) if call.script}
-            await self._execute([("SCRIPT LOAD", source) for source in sources.values()])
+            loaded = await self._execute([("SCRIPT LOAD", source) for source in sources.values()])
+            refused = next((reply for reply in loaded if isinstance(reply, Exception)), None)
             again = await self._execute([batch[at].command for at in unknown])
             for at, reply in zip(unknown, again, strict=True):
-                replies[at] = reply
+                gone = isinstance(reply, redis_errors.NoScriptError)  # flushed again, or another server is there by now
+                replies[at] = (refused or NotNowError(str(reply))) if gone else reply
         return replies
 
     async def _execute(self, commands: list[_Command]) -> list[Any]:

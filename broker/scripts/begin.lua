@@ -25,7 +25,7 @@ local function last_chance()
   local key = base .. 'last:' .. worker
   local other = redis.call('GET', key)
   other = other and other ~= sid and load_session(other)
-  if other and other.job == 'running' and other.holder == worker then return false end
+  if other and other.job == 'running' and other.holder == worker and other.attempts >= tonumber(max_attempts) then return false end
   redis.call('SET', key, sid, 'PX', 86400000)
   return true
 end

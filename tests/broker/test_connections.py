@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -112,6 +113,26 @@ async def test_two_databases_of_one_server_have_channels_of_their_own(real_serve
 def test_a_url_that_cannot_be_used_is_refused_with_the_way_out(url: str | None, said: str) -> None:
     with pytest.raises(BrokerUnavailableError, match=said.replace("?", r"\?")):
         Broker(Settings(redis_url=url))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://:s3cr/et@127.0.0.1:6379/0",
+        "redis://:s3c#ret@127.0.0.1:6379/0",
+        "redis://:s3c[ret@127.0.0.1:6379/0",
+        "redis://me:s3cret@127.0.0.1:port/0",
+        "redis+sentinel://me:s3cret@127.0.0.1:port/0?master=m",
+        "redis+sentinel://me:s3cret@127.0.0.1:26379/zero?master=m",
+        "redis+sentinel://:s3cr/et@127.0.0.1:26379/0?master=m",
+    ],
+)
+def test_a_url_that_cannot_be_used_is_said_without_its_password(url: str) -> None:
+    """Nor does its traceback hold it: what cut the URL up says where in its own text."""
+    with pytest.raises(BrokerUnavailableError, match="percent-encoded: / as %2F") as refused:
+        Broker(Settings(redis_url=url))
+
+    assert "s3c" not in "".join(traceback.format_exception(refused.value))
 
 
 async def test_a_broker_that_is_not_there_is_named_in_one_sentence() -> None:

@@ -396,6 +396,9 @@ async def test_a_worker_runs_one_turn_at_a_time_on_its_last_attempt(broker: Brok
     assert await claim(broker) == [], "it is due later"
 
     await Holder(broker, first, "w1:1", held.last).finish()
+    await start(broker, first.session_id)
+    (fresh,) = await claim(broker)
+    assert (await begin(broker, fresh, fence="w1:2")).attempt == 1, "which is in nobody's way"
     await move_clock(broker, 1000)  # at the latest
     (again,) = await claim(broker)
     assert (again.id, (await begin(broker, again, fence="w1:3")).attempt) == (due, held.attempt)

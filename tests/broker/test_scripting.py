@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from importlib import resources
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from holders import fields, open_session
@@ -150,3 +150,28 @@ async def test_a_server_that_forgot_its_scripts_is_told_them_again(redis_broker:
         await transitions.retitle(redis_broker, session_id, title=title)
 
     assert await fields(redis_broker, session_id, "title", "n") == ['"third"', "3"]
+
+
+async def test_a_server_that_forgets_them_again_at_once_is_one_that_is_not_there_now(
+    redis_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when another server takes the address between the two: the same call is made once more."""
+    session_id = await open_session(redis_broker)
+    pipeline = redis_broker.commands
+    execute, flushed = pipeline._execute, 0
+
+    async def forgetful(commands: list[Any]) -> list[Any]:
+        nonlocal flushed
+        replies = await execute(commands)
+        if commands[0][0] == "SCRIPT LOAD" and not flushed:
+            flushed += 1
+            await execute([("SCRIPT FLUSH",)])
+        return replies
+
+    await pipeline.command("SCRIPT FLUSH")
+    monkeypatch.setattr(pipeline, "_execute", forgetful)
+
+    await transitions.retitle(redis_broker, session_id, title=b'"first"')
+
+    assert flushed
+    assert await fields(redis_broker, session_id, "title") == ['"first"']

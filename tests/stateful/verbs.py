@@ -211,7 +211,8 @@ def begin(w: World, job: str, *, fence: str, worker: str, rung: bool, protocol: 
 def last_chance(w: World, s: Session, worker: str) -> bool:
     """A worker runs one turn at a time on its last attempt: one that ends its process takes no neighbour with it."""
     other = w.sessions.get(w.last_chances.get(worker, ""))
-    if other is not None and other is not s and other.turn and (other.job, other.turn.holder) == ("running", worker):
+    turn = None if other is None or other is s or other.job != "running" else other.turn
+    if turn is not None and turn.holder == worker and turn.attempts >= w.limits.max_attempts:
         return False
     w.last_chances[worker] = s.id
     return True
