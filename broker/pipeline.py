@@ -44,6 +44,10 @@ TRANSIENT: Final = (
 """What a broker that is away, restarting, loading or failing over answers: the same command may succeed later."""
 
 
+Refused = redis_errors.ResponseError
+"""What a server raises that will not do a command, as one that is full."""
+
+
 def refusal(error: redis_errors.ResponseError) -> redis_errors.RedisError:
     """Return what a refusal is to us: a `NotNowError` where the same command may succeed later, else the refusal itself."""
     coded = isinstance(error, _NOT_NOW_TYPES)  # of these the client library cuts the code off

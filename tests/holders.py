@@ -68,6 +68,14 @@ async def claim(broker: Broker, *, worker: str = "w1", slots: int = 10, agent: s
     return [queue.read_job(*job) for job in claimed.jobs]
 
 
+async def lost(broker: Broker, job: queue.Job) -> queue.Job:
+    """A job whose worker is lost: its lease has lapsed, and another worker has claimed the turn's next one."""
+    await command(broker, "ZADD", f"{broker.keys.queue(0, 'agent')}:running", 1, job.id)
+    await claim(broker, worker="w9", slots=0)
+    jobs = {each.turn_id: each for each in await claim(broker, worker="w9", slots=100)}
+    return jobs[job.turn_id]
+
+
 @dataclass
 class Holder:
     """A run: its job and fence, its writes numbered as a worker numbers them."""

@@ -12,12 +12,11 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-import redis.exceptions as redis_errors
 import structlog
 
 from broker.broker import Broker, is_away
 from broker.outage import BACKOFF_S
-from broker.pipeline import TRANSIENT
+from broker.pipeline import TRANSIENT, Refused
 from broker.protocol.errors import BrokerUnavailableError
 from workers.ready_file import ReadyFile
 
@@ -146,7 +145,7 @@ class Readiness:
         """Check the broker as at the start: a setting may change, and another server take its place."""
         while True:
             # A full broker takes no note of it: that is no reason not to be ready.
-            with contextlib.suppress(*TRANSIENT, redis_errors.ResponseError):
+            with contextlib.suppress(*TRANSIENT, Refused):
                 await self._compare_clocks()
             await asyncio.sleep(self._broker.settings.lease / 3)
             try:

@@ -14,6 +14,7 @@ from holders import (
     fields,
     hold,
     kinds,
+    lost,
     move_clock,
     notice,
     open_session,
@@ -279,11 +280,11 @@ async def test_an_ended_session_leaves_the_listings_with_its_keys(limits: Broker
 async def test_dead_letters_go_with_their_session(limits: Broker) -> None:
     session_id, other = await open_session(limits, once=True), await running(limits)
     turn = await start(limits, session_id)
-    for lost in (session_id, other.session_id):
-        await command(limits, "HSET", limits.keys.of("session", lost), "attempts", limits.settings.max_attempts)
+    for each in (session_id, other.session_id):
+        await command(limits, "HSET", limits.keys.of("session", each), "attempts", limits.settings.max_attempts)
     (job,) = await claim(limits)
     assert await begin(limits, job) == "dead"
-    assert await begin(limits, other.job, fence="w2:1") == "dead"
+    assert await begin(limits, await lost(limits, other.job), fence="w2:1") == "dead"
     dead = f"{limits.keys.base(0)}dead"
     await look(limits, 3600)
     assert await command(limits, "ZSCORE", dead, f"{session_id} {turn}") is not None

@@ -16,6 +16,7 @@ from holders import (
     fields,
     kinds,
     last_id,
+    lost,
     message,
     more,
     move_clock,
@@ -151,9 +152,10 @@ async def test_a_turn_whose_workers_are_lost_ends(broker: Broker) -> None:
     await command(
         broker, "HSET", broker.keys.of("session", holder.session_id), "attempts", broker.settings.max_attempts
     )
+    job = await lost(broker, holder.job)
     await fill(broker)
 
-    assert await begin(broker, holder.job, fence="w2:1") == "dead"
+    assert await begin(broker, job, fence="w2:1") == "dead"
     expect_whole(await records(broker, holder.session_id))
 
 
@@ -230,7 +232,7 @@ async def test_a_steer_is_refused_whole(broker: Broker, contents: Message) -> No
 async def test_a_dead_letter_is_not_retried_and_stays(broker: Broker) -> None:
     holder = await running(broker)
     await command(broker, "HSET", broker.keys.of("session", holder.session_id), "attempts", 99)
-    assert await begin(broker, holder.job, fence="w2:1") == "dead"
+    assert await begin(broker, await lost(broker, holder.job), fence="w2:1") == "dead"
     await fill(broker)
     before = await everything(broker)
 

@@ -168,7 +168,7 @@ async def test_a_child_whose_workers_are_lost_ends_its_call_too(broker: Broker) 
     await holders.command(
         broker, "HSET", broker.keys.of("session", child.session_id), "attempts", broker.settings.max_attempts
     )
-    assert await holders.begin(broker, held.job, fence="w3:1") == "dead"
+    assert await holders.begin(broker, await holders.lost(broker, held.job), fence="w3:1") == "dead"
     assert await texts(broker, parent.session_id) == ["the child was cut"]
     letter = await dead_letters.read_letter(broker, child.session_id, child.turn_id)
     assert (letter.agent_name, letter.parent_id) == ("helper", parent.session_id)

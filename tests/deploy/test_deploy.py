@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import pytest
 import redis
+import redis.asyncio as aioredis
 import yaml
 from deployed import DEPLOY, ROOT, Deployment, deployed, running
 from real_server import RealServer, serving
@@ -170,14 +171,14 @@ async def test_a_wrong_password_is_told_from_a_broker_that_is_away(deployment: D
 
 @pytest.mark.parametrize("version", ["6.0.16", "5.0.3", "6.1.240"])
 async def test_an_old_server_is_refused(unfit: Broker, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
-    ask = unfit.client.info
+    ask = aioredis.Redis.info
 
-    async def told(section: str) -> dict[str, Any]:
-        answer: dict[str, Any] = await ask(section)
+    async def told(client: aioredis.Redis, section: str) -> dict[str, Any]:
+        answer: dict[str, Any] = await ask(client, section)
         return {**answer, "redis_version": version} if "redis_version" in answer else answer
 
     with monkeypatch.context() as patch:
-        patch.setattr(unfit.client, "info", told)
+        patch.setattr(aioredis.Redis, "info", told)
         said = await refusal(unfit)
     assert version in said
     assert "needs 6.2 or newer: upgrade the server" in said

@@ -21,7 +21,7 @@ from api_shim.local import place_of
 MORE_BYTES = 256 * 1024
 """What a server's own buffers and tables may take more afterwards. One turn's keys take 3 KB."""
 
-BESIDE = {"workers", "worker", "queue:tick", "queue:wake", "claimed", "swept", "check"}
+BESIDE = {"workers", "worker", "queue:tick", "queue:promise", "queue:wake", "claimed", "swept", "check"}
 """Kinds of keys that a worker has whatever turns there are, and a TTL each."""
 
 

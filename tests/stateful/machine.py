@@ -234,7 +234,9 @@ class Protocol(Sides):
         s = self.world.sessions[run.session]
         self.appends(run, "next", self.effects(run, ["ask"]))
         own = s.asking()
-        if own and pick % 2:
+        if not own:
+            return  # the run has found that the log is another one
+        if pick % 2:
             self.do("answer", s.id, own[-1], nonce=self.name("n"))
         elif s.turn is not None:
             self.command("steer", s.id, nonce=self.name("n"), turn=s.turn.id, entry=self.name("u"))
