@@ -188,6 +188,16 @@ class AgentDefinition:
         """Return one of the agent's own or its hooks' tools, as `Toolset.find` does."""
         return self._own.find(tool_id)
 
+    def outliving(self, silence: float | None, usual: float) -> list[str]:
+        """Return the ids of tools that may run for longer than a turn may be silent, in seconds; None: for ever.
+
+        Their turn would fail before their own time is over. `usual` is the limit of tools that name none.
+        """
+        if silence is None:
+            return []
+        own = (tool for tool in self.tools if isinstance(tool, Tool))
+        return [tool.id for tool in own if (usual if tool.timeout is None else tool.timeout) >= silence]
+
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
         """What the model is told about the agent's own and its hooks' tools."""

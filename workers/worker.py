@@ -31,7 +31,6 @@ from workers.logging import fault
 from workers.readiness import Readiness
 from workers.ready_file import ReadyFile
 from workers.renewal import Renewal
-from workers.tools import Tool
 from workers.turn import TurnRun
 
 log = structlog.get_logger("turnstream.worker")
@@ -262,19 +261,16 @@ class TurnWorker(Worker):
         if not self.ready.is_set():
             self.ready.set()
             for agent in self._agents.values():
-                self._check_limits(agent)
+                settings = self.broker.settings
+                if long := agent.outliving(settings.no_progress, settings.tool_timeout):
+                    log.warning(
+                        "tool_outlives_progress",
+                        worker=self.id,
+                        agent=agent.name,
+                        tools=long,
+                        no_progress=settings.no_progress,
+                    )
             log.info("worker_started", worker=self.id, agents=sorted(self._agents), slots=self.max_jobs)
-
-    def _check_limits(self, agent: AgentDefinition) -> None:
-        """Say which tools may run for longer than a turn may be silent: it would fail before their own time is over."""
-        settings = self.broker.settings
-        most = settings.no_progress
-        if most is None:
-            return
-        own = (tool for tool in agent.tools if isinstance(tool, Tool))
-        long = [tool.id for tool in own if (settings.tool_timeout if tool.timeout is None else tool.timeout) >= most]
-        if long:
-            log.warning("tool_outlives_progress", worker=self.id, agent=agent.name, tools=long, no_progress=most)
 
     def _stop(self, session_id: str, turn_id: str) -> None:
         for job_id in list(self.tasks):
