@@ -13,7 +13,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 demo: $(VENV)/.installed  ## one session, live: a question, a tool call, an approval, the reply
 	$(BIN)/turnstream demo
 
-test: $(VENV)/.installed  ## every test, on the embedded broker and on a real server
+test: $(VENV)/.installed  ## every test but the long ones (`pytest -m soak`), on the embedded broker and on a real server
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 SEED ?= 1

@@ -5,6 +5,9 @@
     make chaos TURNS=200 OLD=0      smaller parts; workers of HEAD alone
     make chaos INTO=/some/folder    where reports, logs of workers, ledgers and the broker's data go
 
+Some workers are born to die at a named place of their work, as any does with `TURNSTREAM_FAULT=<name>[:<nth>]`
+(`broker/fault_points.py` lists the names).
+
 A part has a broker of its own (`part.py`), five worker processes of HEAD and of the foundation (`crew.py`, `launcher.py`),
 clients (`people.py`) and observers (`watchers.py`) behind proxies, and strikes them with faults (`faults.py`). What happens
 when to whom is a pure function of seed and size (`schedule.py`); how it interleaves is the machine's, so a replay is alike, not

@@ -64,6 +64,23 @@ def test_a_page_names_tests_that_exist(page: str) -> None:
     assert missing == []
 
 
+def test_each_field_case_stands_once_and_in_order() -> None:
+    """The page is merged line by line, which keeps both of two lines that differ."""
+    page = (ROOT / "docs" / "field-cases.md").read_text()
+    cases = re.findall(r"^\| (F\d\d) \|", page, re.MULTILINE)
+
+    assert len(cases) == page.count("\n| F")
+    assert cases == sorted(set(cases))
+
+
+def test_each_decision_is_a_paragraph_of_its_own() -> None:
+    page = (ROOT / "docs" / "decisions.md").read_text()
+
+    assert re.findall(r"(?<!\n)\n(\*\*[A-Z`].*)", page) == []
+    named = re.findall(r"^\*\*(.+?)\*\*", page, re.MULTILINE)
+    assert sorted(named) == sorted(set(named))
+
+
 def test_each_promise_says_what_it_needs_what_it_costs_and_what_holds_it() -> None:
     page = (ROOT / "docs" / "promises.md").read_text()
     promises = re.findall(r"^### (\d+)\. .+\n\n((?:.+\n)+)\n((?:.+\n)+)", page, re.MULTILINE)
