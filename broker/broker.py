@@ -16,19 +16,20 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import redis.asyncio as aioredis
 import redis.exceptions as redis_errors
 from redis.asyncio.retry import Retry
-from redis.asyncio.sentinel import Sentinel
+from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
 
 from broker import fault_points
 from broker.embedded import EmbeddedServer
 from broker.keys import Keys
 from broker.outage import ride_out
-from broker.pipeline import TRANSIENT, Pipeline
+from broker.pipeline import TRANSIENT, NotNowError, Pipeline, refusal
 from broker.protocol.errors import BrokerUnavailableError, SdkError, SessionBusyError
 from broker.scripting import Argument, load_script
 from broker.settings import Settings
 
 MINIMUM_VERSION: Final = (6, 2)
+_NAMED_BY: Final = "TURNSTREAM_REDIS_URL, or --url"
 _LOADING_S: Final = 0.2
 _NO_PERMISSION: Final = re.compile("o permissions|The user executing the script can't|ACL failure in script")
 """What an access list's refusal says, of a command or inside a script, as versions word it."""
@@ -53,6 +54,14 @@ class Broker:
         self.commands, self.reads = (
             Pipeline(lambda: self.connection(timeout=None), settings.socket_timeout, self._suspect) for _ in range(2)
         )
+
+    @property
+    def _address(self) -> str:
+        """Where it is, as people are told: never with the URL's user and password."""
+        told = self._pool.connection_kwargs
+        if isinstance(self._pool, SentinelConnectionPool):
+            return f"the sentinels' primary {self._pool.service_name}"
+        return str(told["path"]) if "path" in told else f"{told.get('host', 'localhost')}:{told.get('port', 6379)}"
 
     def connection(self, *, timeout: float | None) -> aioredis.Connection:
         """Return a connection of its own, not yet open, whose replies may take `timeout` seconds (None: for ever)."""
@@ -161,14 +170,20 @@ class Broker:
             await self._check(asked, writes)
         except redis_errors.AuthenticationError as refused:
             raise BrokerUnavailableError(
-                "The broker refuses the user and password of TURNSTREAM_REDIS_URL: correct them there."
+                f"The broker at {self._address} refuses the user and password of its URL: correct {_NAMED_BY}."
             ) from refused
         except redis_errors.BusyLoadingError:
             return True
         except TRANSIENT as away:
             raise BrokerUnavailableError(
-                f"The broker at TURNSTREAM_REDIS_URL cannot be reached ({type(away).__name__}): start it, or correct the URL."
+                f"The broker at {self._address} cannot be reached ({type(away).__name__}): start it, or correct {_NAMED_BY}."
             ) from away
+        except redis_errors.ResponseError as refused:  # such as a database that it does not have
+            told = refusal(refused)
+            way = "wait until it takes commands" if isinstance(told, NotNowError) else f"correct {_NAMED_BY}"
+            raise BrokerUnavailableError(
+                f"The broker at {self._address} refuses ({str(refused)[:120]}): {way}."
+            ) from told
         finally:
             if asked.connection is not None:
                 await asked.connection.disconnect(nowait=True)
@@ -268,8 +283,8 @@ def _pool(settings: Settings, embedded: EmbeddedServer | None) -> aioredis.Conne
         return _pool_at(settings.redis_url, settings)
     except ValueError:  # whose text may hold a part of the password
         raise BrokerUnavailableError(
-            "TURNSTREAM_REDIS_URL is not usable: write it as redis://[user:password@]host[:port][/database] (or rediss, unix, "
-            "redis+sentinel), its password percent-encoded: / as %2F, # as %23, [ as %5B."
+            f"The broker's URL ({_NAMED_BY}) is not usable: write it as redis://[user:password@]host[:port][/database] "
+            "(or rediss, unix, redis+sentinel), its password percent-encoded: / as %2F, # as %23, [ as %5B."
         ) from None
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,7 @@ from eventually import eventually
 from holders import command
 from real_server import SLOWLY, RealServer, fill, serving, starting
 
-from broker.broker import Broker
+from broker.broker import Broker, is_away
 from broker.protocol.errors import BrokerUnavailableError
 from broker.server import free_port
 from broker.settings import Settings
@@ -137,10 +140,54 @@ async def refusal_of(broker: Broker, **options: Any) -> str:
 
 
 async def test_a_server_that_is_not_there_is_named() -> None:
-    broker = Broker(Settings(redis_url=f"redis://127.0.0.1:{free_port()}/0"))
+    port = free_port()
+    broker = Broker(Settings(redis_url=f"redis://who:secret@127.0.0.1:{port}/0"))
 
-    assert "TURNSTREAM_REDIS_URL cannot be reached" in await refusal(broker)
+    said = await refusal(broker)
+
     await broker.close()
+    assert f"The broker at 127.0.0.1:{port} cannot be reached" in said
+    assert "correct TURNSTREAM_REDIS_URL, or --url" in said
+    assert "secret" not in said
+
+
+async def test_a_socket_that_is_not_there_is_named(tmp_path: Path) -> None:
+    broker = Broker(Settings(redis_url=f"unix://{tmp_path}/none.sock"))
+
+    assert f"The broker at {tmp_path}/none.sock cannot be reached" in await refusal(broker)
+    await broker.close()
+
+
+async def test_a_database_that_the_server_does_not_have_is_refused(server: RealServer) -> None:
+    broker = Broker(Settings(redis_url=f"redis://default:secret@127.0.0.1:{server.port}/99"))
+
+    said = await refusal(broker)
+
+    await broker.close()
+    assert re.search(r"refuses \(.*out of range\): correct TURNSTREAM_REDIS_URL, or --url\.", said), said
+    assert "secret" not in said
+
+
+async def test_a_server_that_is_busy_with_a_script_is_away_for_now(checked: Broker, server: RealServer) -> None:
+    await checked.client.config_set("lua-time-limit", 1)
+    with redis.Redis(port=server.port) as admin, redis.Redis(port=server.port) as busy:
+        working = asyncio.create_task(asyncio.to_thread(spin, busy))
+        asked = Broker(checked.settings)
+        await eventually(lambda: refusal_of(asked), "it is busy", until=lambda said: "refuses" in said)
+
+        with pytest.raises(BrokerUnavailableError, match="wait until it takes commands") as refused:
+            await asked.check()
+
+        assert is_away(refused.value)
+        admin.script_kill()
+        await working
+        await asked.close()
+
+
+def spin(client: redis.Redis) -> None:
+    """Run a script that does not end by itself."""
+    with contextlib.suppress(redis.ResponseError):
+        client.eval("while true do end", 0)
 
 
 @pytest.mark.parametrize(

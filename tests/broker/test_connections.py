@@ -137,7 +137,7 @@ def test_a_url_that_cannot_be_used_is_said_without_its_password(url: str) -> Non
 
 async def test_a_broker_that_is_not_there_is_named_in_one_sentence() -> None:
     broker = Broker(Settings(redis_url=f"redis://127.0.0.1:{free_port()}/0", command_budget=0.2))
-    with pytest.raises(BrokerUnavailableError, match="start it, or correct the URL"):
+    with pytest.raises(BrokerUnavailableError, match="start it, or correct TURNSTREAM_REDIS_URL"):
         await broker.check()
     with pytest.raises(BrokerUnavailableError, match="did not answer within"):
         await broker.run("tails", "ts:{s0}:session:x", ["x"])

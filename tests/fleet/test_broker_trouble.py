@@ -74,7 +74,9 @@ async def test_a_server_that_is_away_and_then_loads_for_a_while(
 
             late = asyncio.create_task(others.enter_async_context(running(fleet, "--ready-file", str(file))))
             await eventually(
-                lambda: why_not_ready(file), "it waits", until=lambda why: "start it, or correct the URL" in str(why)
+                lambda: why_not_ready(file),
+                "it waits",
+                until=lambda why: "start it, or correct TURNSTREAM_REDIS_URL" in str(why),
             )
             servers.enter_context(starting(tmp_path, *KEPT, *SLOWLY, port=port))
             await eventually(lambda: answers(admin), "it loads", until=lambda said: said == "loading")
