@@ -5,7 +5,10 @@ Every process of one deployment must agree on `prefix` and `shards`; the rest ma
 
 from __future__ import annotations
 
-from typing import Annotated
+import difflib
+import re
+from collections.abc import Iterable
+from typing import Annotated, Final
 
 from pydantic import BeforeValidator, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -103,3 +106,20 @@ class Settings(BaseSettings):
 
     max_connections: Annotated[int, Field(ge=4)] = 64
     """Upper bound of one process's connections for commands; each component uses one."""
+
+
+_OTHERS: Final = ("TURNSTREAM_FAULT", "TURNSTREAM_AGENTS")
+"""What else begins so: a fault point, and what the unit in `deploy/` names the agents by."""
+
+_TESTS: Final = re.compile("TURNSTREAM_TEST_.*", re.IGNORECASE)
+
+
+def unknown_variables(names: Iterable[str]) -> list[tuple[str, str]]:
+    """Return the variables, of those named, that look like settings and are none, each with the nearest one that is."""
+    known = [f"TURNSTREAM_{name.upper()}" for name in Settings.model_fields] + list(_OTHERS)
+    unknown = [
+        name
+        for name in sorted(names)
+        if name.upper().startswith("TURNSTREAM_") and name.upper() not in known and not _TESTS.fullmatch(name)
+    ]
+    return [(name, difflib.get_close_matches(name.upper(), known, n=1, cutoff=0)[0]) for name in unknown]

@@ -2,49 +2,68 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
 
 import click
 
-from api_shim.cli.place import need_broker, url_option
+from api_shim.cli.place import ERROR, finish, need_broker, ready_place, url_option
 from api_shim.cli.terminal import complain, one_line, say
 from api_shim.event_json import json_text
-from api_shim.local import current_host, place_of
+from api_shim.listing import list_sessions
 from broker.history_check import Finding
-from broker.protocol.errors import AgentsError
+from broker.protocol.errors import AgentsError, BrokerUnavailableError, SessionNotFoundError
 from broker.stored_session import StoredSession, check_tree, read_tree
 
-_FINDINGS, _NOT_CHECKED = 1, 2
+_FINDINGS: Final = 1
 
 
-@click.command()
-@click.argument("sessions", metavar="SESSION…", nargs=-1, required=True)
+@click.command(short_help="Check that stored sessions are whole and in order.")
+@click.argument("sessions", metavar="SESSION…", nargs=-1)
+@click.option("--all", "every", is_flag=True, help="Every session that is kept, archived ones too.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a session.")
 @url_option
-def check(sessions: tuple[str, ...], as_json: bool, url: str | None) -> None:
-    """Check that sessions' stored histories are whole and in order, their subagents' too. Reads only.
+def check(sessions: tuple[str, ...], every: bool, as_json: bool, url: str | None) -> None:
+    """Check that sessions' stored histories are whole and in order, their subagents' too. Changes nothing in them.
 
-    Exit status 1: something is wrong, and each finding is a line with the event's place. 2: a session could not be read.
+    Exit status 0: all are in order. 1: something is wrong, and each finding is a line with the event's place. 2: an error, such
+    as a session that could not be read; findings in others count more.
     """
+    if every == bool(sessions):
+        raise click.UsageError("Name a SESSION, or several, or give --all.")
     need_broker(url)
-    raise SystemExit(asyncio.run(_check(dict.fromkeys(sessions), as_json=as_json)))
+    finish(_check(sessions, every=every, as_json=as_json))
 
 
-async def _check(sessions: Iterable[str], *, as_json: bool) -> int:
-    place, status = place_of(current_host()), 0
-    for session_id in sessions:
+async def _check(sessions: Sequence[str], *, every: bool, as_json: bool) -> int:
+    place = await ready_place()
+    found, unread = False, False
+    async for session_id in _every() if every else _each(sessions):
         try:
-            await place.ready()
             tree = await read_tree(place.broker, session_id)
-        except AgentsError as unread:
-            complain(str(unread))
-            status = _NOT_CHECKED
+        except AgentsError as error:
+            if every and isinstance(error, SessionNotFoundError):
+                continue  # its retention was over meanwhile
+            complain(str(error))
+            unread = True
+            if isinstance(error, BrokerUnavailableError):
+                break
             continue
         for stored, findings in check_tree(tree):
             _show(stored, findings, as_json=as_json)
-            status = status or (_FINDINGS if findings else 0)
-    return status
+            found = found or bool(findings)
+    return _FINDINGS if found else ERROR if unread else 0
+
+
+async def _each(sessions: Sequence[str]) -> AsyncIterator[str]:
+    for session_id in dict.fromkeys(sessions):
+        yield session_id
+
+
+async def _every() -> AsyncIterator[str]:
+    for archived in (False, True):
+        async for info in list_sessions(archived=archived):
+            yield info.id
 
 
 def _show(stored: StoredSession, findings: list[Finding], *, as_json: bool) -> None:

@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import asdict
 from datetime import datetime
+from typing import Final
 
 import click
 
-from api_shim.cli.place import need_broker, url_option
+from api_shim.cli.place import finish, need_broker, ready_place, url_option
 from api_shim.cli.terminal import complain, one_line, say
 from api_shim.event_json import json_text
 from api_shim.listing import list_dead_letters
-from api_shim.local import Place, current_host, place_of
+from api_shim.local import current_host
 from api_shim.session import Session
 from broker.dead_letters import DeadLetter, lost_runs, messages_of, read_letter, read_turn_log
 from broker.protocol.content import camel, content_from_wire, content_text
-from broker.protocol.errors import AgentsError
+from broker.protocol.errors import AgentsError, BrokerUnavailableError
 from broker.protocol.records import Busy
 from broker.protocol.values import JsonValue
 
+_NOT_RETRIED: Final = 1
 
-@click.group()
+
+@click.group(short_help="List, show, retry turns that lost every worker.")
 def dead() -> None:
-    """Turns whose worker was lost at each of their attempts: list them, look at one, give it another chance."""
+    """Turns whose worker was lost at each of their attempts: list them, look at one, give it another chance.
 
-
-async def _place() -> Place:
-    place = place_of(current_host())
-    await place.ready()
-    return place
+    Exit status 0: done. 1: a turn was not retried. 2: an error, such as a turn that is not there.
+    """
 
 
 def _time(at: datetime) -> str:
@@ -51,26 +50,33 @@ def _json(letter: DeadLetter) -> dict[str, JsonValue]:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
 @url_option
 def list_(limit: int, as_json: bool, url: str | None) -> None:
-    """List the dead letters, those that died last first: when, after how many attempts, session, turn, agent, input."""
+    """List the dead letters, those that died last first: when, after how many attempts, session, turn, agent, input.
+
+    Exit status 0, also when there are none; 2: an error.
+    """
     need_broker(url)
-    asyncio.run(_list(limit, as_json=as_json))
+    finish(_list(limit, as_json=as_json))
 
 
-async def _list(limit: int, *, as_json: bool) -> None:
+async def _list(limit: int, *, as_json: bool) -> int:
     found = 0
-    async for letter in list_dead_letters(limit=limit):
+    async for letter in list_dead_letters(limit=limit + 1):
+        if found == limit:
+            click.secho(f"There are more than these {limit:,}: --limit shows more.", dim=True, err=True)
+            break
         found += 1
         click.echo(json_text(_json(letter)) if as_json else _line(letter))
     if not found and not as_json:
         click.secho("No dead letters.", dim=True, err=True)
+    return 0
 
 
 def _line(letter: DeadLetter) -> str:
     agent = one_line(letter.agent_name, 30) + (" (a subagent)" if letter.parent_id else "")
     agent += " (its session has ended)" if letter.session_ended and not letter.parent_id else ""
-    tries = "?" if letter.attempts is None else str(letter.attempts)
+    tries = f"{'?' if letter.attempts is None else letter.attempts} {'attempt' if letter.attempts == 1 else 'attempts'}"
     ids = f"{letter.session_id}  {letter.turn_id}"
-    return f"{_time(letter.died_at)}  {tries} attempts  {ids}  {agent}  {one_line(letter.preview, 60)}".rstrip()
+    return f"{_time(letter.died_at)}  {tries}  {ids}  {agent}  {one_line(letter.preview, 60)}".rstrip()
 
 
 # show
@@ -82,13 +88,16 @@ def _line(letter: DeadLetter) -> str:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with the input whole.")
 @url_option
 def show(session: str, turn: str, as_json: bool, url: str | None) -> None:
-    """Show one dead letter: why it is there, what was asked, how far each attempt got, and where to look."""
+    """Show one dead letter: why it is there, what was asked, how far each attempt that wrote something got, and where to look.
+
+    Exit status 0, or 2: an error, such as a turn that is not in the dead letters.
+    """
     need_broker(url)
-    asyncio.run(_show(session, turn, as_json=as_json))
+    finish(_show(session, turn, as_json=as_json))
 
 
-async def _show(session: str, turn: str, *, as_json: bool) -> None:
-    broker = (await _place()).broker
+async def _show(session: str, turn: str, *, as_json: bool) -> int:
+    broker = (await ready_place()).broker
     letter = await read_letter(broker, session, turn)
     log = await read_turn_log(broker, session, turn)
     runs, entries = lost_runs(log), messages_of(log)
@@ -103,7 +112,7 @@ async def _show(session: str, turn: str, *, as_json: bool) -> None:
             for run in runs
         ]
         click.echo(json_text({**_json(letter), "input": list(entries), "runs": runs_json}))
-        return
+        return 0
     say(_line(letter), bold=True)
     say(f"  why    {one_line(letter.reason, 300)}")
     for entry in entries:
@@ -120,6 +129,7 @@ async def _show(session: str, turn: str, *, as_json: bool) -> None:
         say(f"  retry  turnstream dead retry {letter.session_id} {letter.turn_id}")
     else:
         say(f"         a subagent of session {letter.parent_id}, which was told: it is not retried")
+    return 0
 
 
 # retry
@@ -131,34 +141,40 @@ async def _show(session: str, turn: str, *, as_json: bool) -> None:
 @click.option("--all", "every", is_flag=True, help="Each, instead of one; not subagents' and ended sessions'.")
 @url_option
 def retry(session: str | None, turn: str | None, every: bool, url: str | None) -> None:
-    """Start a new turn with all that people had sent into a dead one, which then leaves the dead letters. Safe to repeat."""
+    """Start a new turn with all that people had sent into a dead one, which then leaves the dead letters. Safe to repeat.
+
+    Exit status 0: done; --all leaves those that cannot be retried, and says so. 1: a turn was not retried: its session is busy or
+    refuses it. 2: an error.
+    """
     if every in (turn is not None, session is not None):
         raise click.UsageError("Name a SESSION and a TURN, or give --all.")
     need_broker(url)
-    retried = _retry_all() if every else _retry(session or "", turn or "")
-    raise SystemExit(0 if asyncio.run(retried) else 1)
+    finish(_retry_all() if every else _retry(session or "", turn or ""))
 
 
-async def _retry(session: str, turn: str) -> bool:
-    new = await Session(session, host=current_host()).turn(turn).retry()
+async def _retry(session: str, turn: str) -> int:
+    await ready_place()
+    try:
+        new = await Session(session, host=current_host()).turn(turn).retry()
+    except BrokerUnavailableError:
+        raise
+    except AgentsError as refused:
+        complain(str(refused))
+        return _NOT_RETRIED
     if isinstance(new, Busy):
         complain(f"Session {session} is busy with turn {new.turn.id}: retry {turn} when that has ended.")
-        return False
+        return _NOT_RETRIED
     say(f"Turn {new.id} starts with the input of {one_line(turn, 60)}. To follow it: turnstream watch {session}")
-    return True
+    return 0
 
 
-async def _retry_all() -> bool:
-    done = True
+async def _retry_all() -> int:
+    status = 0
     for letter in [letter async for letter in list_dead_letters() if letter.parent_id is None]:
         if letter.session_ended:
             say(
                 f"Left: turn {letter.turn_id}, whose session {letter.session_id} has ended. Send what it was asked anew."
             )
             continue
-        try:
-            done = await _retry(letter.session_id, letter.turn_id) and done
-        except AgentsError as refused:
-            complain(str(refused))
-            done = False
-    return done
+        status = await _retry(letter.session_id, letter.turn_id) or status
+    return status

@@ -9,7 +9,7 @@ import click
 from workers.ready_file import why_not_ready
 
 
-@click.command()
+@click.command(short_help="Say whether a worker is ready, by its file.")
 @click.argument("file", type=click.Path(path_type=Path))
 def ready(file: Path) -> None:
     """Exit with 0 if the worker that runs with `--ready-file FILE` is ready for turns, else say why not and exit with 1."""

@@ -42,7 +42,7 @@ class _Watch:
             click.secho(f"To go on: turnstream watch {self._session.id}{place}", dim=True, err=True)
 
 
-@click.command()
+@click.command(short_help="Follow a session until it ends.")
 @click.argument("session")
 @click.option("--after", metavar="CURSOR", help="Only events after this one: an event's id.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")

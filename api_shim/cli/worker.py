@@ -9,16 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import click
+import structlog
 
 from api_shim.cli import stop_signals
 from api_shim.cli.loading import load_agents
-from api_shim.cli.place import need_broker, url_option
+from api_shim.cli.place import UnusableError, need_broker, url_option
 from broker.broker import Broker
-from broker.settings import Settings
+from broker.settings import Settings, unknown_variables
 from workers.agent import AgentDefinition
 from workers.logging import configure_logging
 from workers.ready_file import ReadyFile
 from workers.worker import TurnWorker
+
+log = structlog.get_logger("turnstream.worker")
 
 
 @click.command()
@@ -53,7 +56,9 @@ def worker(
     try:
         file = ReadyFile(ready_file) if ready_file is not None else None
     except OSError as refused:
-        raise click.ClickException(f"--ready-file {ready_file} cannot be written: {refused.strerror}.") from None
+        raise UnusableError(
+            f"--ready-file {ready_file} cannot be written ({refused.strerror}): make the folder, or name another file."
+        ) from None
     asyncio.run(_run(settings, definitions, file))
 
 
@@ -74,6 +79,8 @@ async def run_worker(
     `broken` returns when there is nothing left to run on: the worker ends at once then. Returns whether all that ran has
     stopped. A broker that is away is waited for; raises `BrokerUnavailableError` for an unfit one.
     """
+    for name, nearest in unknown_variables(os.environ):
+        log.warning("unknown_setting", variable=name, nearest=nearest)
     loop, stop, hurry = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
 
     def signalled(_: object = None) -> None:

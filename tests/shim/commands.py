@@ -24,6 +24,7 @@ from leaks import drop_keys, leaked_keys
 from real_server import RealServer
 
 from api_shim.cli import main
+from api_shim.local import connect
 
 AGENTS: Final = """
 import api_shim as agents
@@ -94,7 +95,10 @@ def run(home: Path, env: dict[str, str], *arguments: str, typed: str = "") -> su
 
 async def called(env: dict[str, str], *arguments: str) -> Result:
     """Call a command in this process, which is quicker than a process of its own: for what one test has proved with one."""
-    return await asyncio.to_thread(CliRunner().invoke, main, arguments, env={**env, "NO_COLOR": "1"})
+    try:
+        return await asyncio.to_thread(CliRunner().invoke, main, arguments, env={**env, "NO_COLOR": "1"})
+    finally:
+        connect(None)  # what `--url` named is this process's
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from commands import Terminal, folder_of_agents, read_until, run, session_of, start, worker
+from commands import Terminal, called, folder_of_agents, read_until, run, session_of, start, worker
 from real_server import serving
 
 
@@ -79,6 +79,12 @@ def test_two_agents_of_one_name_are_refused(home: Path) -> None:
         (["chat", "--name", "x"], {}, 2, "No broker is named"),
         (["sessions"], {"TURNSTREAM_REDIS_URL": "redis://127.0.0.1:1/0"}, 1, "cannot be reached"),
         (["worker", "cli_agents:echo", "--url", "redis://x"], {"TURNSTREAM_SLOTS": "0"}, 2, "TURNSTREAM_SLOTS"),
+        (
+            ["worker", "cli_agents:echo", "--url", "redis://x", "--ready-file", "no/ready"],
+            {},
+            2,
+            "--ready-file no/ready cannot be written (No such file or directory): make the folder, or name another file.",
+        ),
     ],
 )
 def test_a_mistake_is_one_line_and_no_traceback(
@@ -100,7 +106,28 @@ def test_a_worker_refuses_an_unfit_broker_in_one_sentence(home: Path, tmp_path: 
     assert len(done.stderr.splitlines()) == 1
 
 
+async def test_the_listing_of_commands_cuts_no_line() -> None:
+    said = (await called({}, "--help")).stdout
+
+    _, _, commands = said.partition("Commands:\n")
+    assert len(commands.splitlines()) == 9
+    assert "..." not in commands
+
+
 # worker
+
+
+def test_a_worker_warns_of_a_setting_that_is_mistyped(home: Path, env: dict[str, str]) -> None:
+    told = {**env, "TURNSTREAM_MAX_ATEMPTS": "2", "TURNSTREAM_TEST_X": "1", "TURNSTREAM_AGENTS": "x"}
+    process = start(home, told, "worker", "cli_agents:echo", "--json")
+    assert process.stderr is not None
+    first, second = [json.loads(process.stderr.readline()) for _ in range(2)]
+    process.terminate()
+    process.communicate(timeout=10)
+
+    assert (first["event"], first["level"]) == ("unknown_setting", "warning")
+    assert (first["variable"], first["nearest"]) == ("TURNSTREAM_MAX_ATEMPTS", "TURNSTREAM_MAX_ATTEMPTS")
+    assert second["event"] == "worker_started"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -7,11 +7,14 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import holders
 import pytest
 import redis
 from commands import called, folder_of_agents, own_prefix, run, session_of, worker
 from real_server import RealServer
 
+from broker import transitions
+from broker.broker import Broker
 from broker.keys import new_session_id
 
 Env = dict[str, str]
@@ -78,6 +81,7 @@ async def test_a_spoilt_session_is_named_with_the_place_and_harmless_text(
     done = await called(env, "check", session, spoilt)
 
     assert done.exit_code == 1
+    assert (await called(env, "check", spoilt, "0-x")).exit_code == 1, "a finding counts more than what is not there"
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f]", done.stdout)
     whole, head, lost, opened = done.stdout.splitlines()
     assert whole.endswith(" 2 turns: in order")
@@ -88,3 +92,28 @@ async def test_a_spoilt_session_is_named_with_the_place_and_harmless_text(
     as_json = await called(env, "check", spoilt, "--json")
     assert as_json.exit_code == 1
     assert [found["code"] for found in json.loads(as_json.stdout)["findings"]] == ["lost_event", "never_opened"]
+
+
+async def test_all_sessions_are_checked_and_archived_ones_too(env: Env, redis_broker: Broker) -> None:
+    session, archived = [await holders.open_session(redis_broker, agent="echo") for _ in range(2)]
+    await transitions.retitle(redis_broker, archived, archived=True)
+
+    done = await called(env, "check", "--all")
+
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert [line.split()[0] for line in done.stdout.splitlines()] == [session, archived]
+
+
+async def test_what_is_no_finding_exits_with_another_status(told: tuple[Env, str]) -> None:
+    env, session = told
+    for arguments in ((), (session, "--all")):
+        done = await called(env, "check", *arguments)
+        assert (done.exit_code, "Name a SESSION, or several, or give --all." in done.stderr) == (2, True)
+    for url, says in (
+        ("redis://127.0.0.1:1/0", "at 127.0.0.1:1 cannot be reached"),
+        (f"{env['TURNSTREAM_REDIS_URL'].rpartition('/')[0]}/99", "out of range"),
+        ("redis://h:x", "not usable"),
+    ):
+        done = await called(env, "check", session, "--url", url)
+        assert (done.exit_code, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
+        assert says in done.stderr

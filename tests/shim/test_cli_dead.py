@@ -88,11 +88,34 @@ async def test_what_cannot_be_retried_is_one_line(place: tuple[Env, Broker]) -> 
         done = await called(env, "dead", "retry", of, which)
         assert (done.exit_code, done.stdout, len(done.stderr.splitlines())) == (1, "", 1)
         assert says in done.stderr
-    assert (await called(env, "dead", "show", session, "none")).exit_code == 1
+    assert (await called(env, "dead", "show", session, "none")).exit_code == 2
     for arguments in ((), (session,), (session, turn, "--all")):
         done = await called(env, "dead", "retry", *arguments)
         assert done.exit_code == 2
         assert "Name a SESSION and a TURN, or give --all." in done.stderr
+
+
+async def test_there_are_more_than_are_listed_is_said(place: tuple[Env, Broker]) -> None:
+    env, broker = place
+    for text in ("one", "two"):
+        session, _ = await dead_letter(broker, text)
+
+    part = await called(env, "dead", "list", "--limit", "1")
+    whole = await called(env, "dead", "list", "--limit", "2")
+
+    assert (len(part.stdout.splitlines()), part.stderr) == (1, "There are more than these 1: --limit shows more.\n")
+    assert session in part.stdout
+    assert (len(whole.stdout.splitlines()), whole.stderr) == (2, "")
+
+
+@pytest.mark.parametrize("command", [["list"], ["show", "0-x", "t"], ["retry", "0-x", "t"], ["retry", "--all"]])
+async def test_a_broker_that_is_no_use_is_an_error(command: list[str], place: tuple[Env, Broker]) -> None:
+    env, _ = place
+    for url, says in (("redis://127.0.0.1:1/0", "at 127.0.0.1:1 cannot be reached"), ("redis://h:x", "not usable")):
+        done = await called(env, "dead", *command, "--url", url)
+
+        assert (done.exit_code, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
+        assert says in done.stderr
 
 
 async def test_all_are_retried_but_those_of_subagents_and_busy_ones(place: tuple[Env, Broker]) -> None:
