@@ -56,10 +56,12 @@ async def list_letters(broker: Broker) -> AsyncGenerator[DeadLetter, None]:
 async def read_letter(broker: Broker, session_id: str, turn_id: str) -> DeadLetter:
     """Return one dead letter. Raises `TurnNotFoundError` when it is none, `SessionNotFoundError` for what is no session id."""
     base = session_key(broker, session_id).partition("session:")[0]
-    for died, *ids in await _of_shard(broker, base):
-        if ids == [session_id, turn_id] and (letter := await _letter(broker, session_id, turn_id, died)) is not None:
-            return letter
-    raise _no_letter(session_id, turn_id)
+    asked = ("ZSCORE", f"{base}dead", f"{session_id} {turn_id}")
+    (died,) = await broker.read(asked, said=f"Session {session_id}: its dead letters could not be read")
+    letter = None if died is None else await _letter(broker, session_id, turn_id, int(float(died)))
+    if letter is None:
+        raise _no_letter(session_id, turn_id)
+    return letter
 
 
 async def _of_shard(broker: Broker, base: str) -> list[tuple[int, str, str]]:

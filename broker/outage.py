@@ -30,7 +30,7 @@ async def ride_out(attempt: Callable[[], Awaitable[T]], allowed: float, said: st
             if asyncio.get_running_loop().time() + wait > until:
                 raise BrokerUnavailableError(
                     f"{said} within {allowed:g} s ({type(away).__name__}); "
-                    f"check that the broker runs and that TURNSTREAM_REDIS_URL names it"
+                    f"check that the broker runs and that TURNSTREAM_REDIS_URL, or --url, names it"
                 ) from away
         # Half of the wait is random, so that a fleet does not come back in step.
         await asyncio.sleep(wait * (0.5 + random.random() / 2))  # noqa: S311 - jitter, not a secret

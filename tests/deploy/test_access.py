@@ -25,7 +25,7 @@ from broker.deadlines import expire
 from broker.keys import new_id, new_session_id
 from broker.live import Hub
 from broker.log import read_events
-from broker.protocol.errors import SdkError
+from broker.protocol.errors import SdkError, TurnNotFoundError
 from broker.protocol.events import TextDelta, TurnEnded
 from broker.protocol.wire import resolved_tail, tail
 from broker.runs import Begun, Write
@@ -316,6 +316,8 @@ async def test_an_observer_reads_and_subscribes(opened: Opened, deployment: Depl
         assert await transitions.tails(observer, [session_id]) == [state.last]
         assert [findings for _, findings in check_tree(await read_tree(observer, session_id))] == [[]]
         assert [letter async for letter in dead_letters.list_letters(observer)] == []
+        with pytest.raises(TurnNotFoundError):
+            await dead_letters.read_letter(observer, session_id, turn)
         assert [event async for event in read_events(observer, session_id)] != []
         async with aclosing(subscribe(observer, [observer.keys.live(session_id)])) as messages:
             assert await anext(messages) is None

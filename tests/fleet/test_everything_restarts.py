@@ -22,6 +22,7 @@ import api_shim as agents
 from api_shim.local import place_of
 from broker.server import free_port
 from broker.stored_session import check_tree, read_tree
+from workers.ready_file import why_not_ready
 
 T = TypeVar("T")
 
@@ -219,7 +220,8 @@ async def test_a_broker_that_restarts_again_and_again_under_load(
     async with ground(url, monkeypatch) as (fleet, _):
         with ExitStack() as stack, ExitStack() as workers:
             server = stack.enter_context(serving(tmp_path, *SYNCED, port=port))
-            both = [workers.enter_context(fleet.worker()) for _ in range(2)]
+            ready = tmp_path / "ready"
+            both = [workers.enter_context(fleet.worker(*told)) for told in ((), ("--ready-file", str(ready)))]
             clients = Clients(clerk_of(url))
             await clients.begin(5)
             await clients.expect_progress()
@@ -228,6 +230,13 @@ async def test_a_broker_that_restarts_again_and_again_under_load(
                 await asyncio.sleep(chance.uniform(0, longest))
                 server = stack.enter_context(serving(tmp_path, *SYNCED, port=port))
                 await clients.expect_progress()
+            end(server, by=signal.SIGTERM)
+            await eventually(
+                lambda: why_not_ready(ready), "not ready", until=lambda why: "reach" in str(why), within=RETURN_S
+            )
+            server = stack.enter_context(serving(tmp_path, *SYNCED, port=port))
+            await eventually(lambda: why_not_ready(ready), "ready", until=lambda why: why is None, within=RETURN_S)
+            await clients.expect_progress()
             await clients.stop()
             for worker in both:
                 expect_alive(worker)

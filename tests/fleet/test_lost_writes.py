@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -36,15 +37,20 @@ def failover(folder: Path) -> Iterator[tuple[int, Callable[[], None], Callable[[
     (folder / "a").mkdir()
     (folder / "b").mkdir()
     with (
-        serving(folder / "a") as old,
+        serving(folder / "a", "--repl-diskless-sync-delay", "0") as old,
         serving(folder / "b", "--replicaof", "127.0.0.1", str(old.port)) as new,
         redis.Redis(port=old.port) as primary,
         redis.Redis(port=new.port) as replica,
     ):
 
-        def part() -> None:
+        def caught_up() -> None:
             primary.incr("probe")
-            assert primary.wait(1, 5000) == 1
+            assert primary.wait(1, 10_000) == 1
+
+        caught_up()  # a first time: that takes long, and nothing is to wait for it when tools run
+
+        def part() -> None:
+            caught_up()
             replica.replicaof("NO", "ONE")
 
         def promoted() -> int:
@@ -144,6 +150,11 @@ async def test_what_was_lost_is_said_and_what_was_kept_goes_on(
             assert isinstance(await parked.result(after=again), agents.Completed)
         assert isinstance(await asyncio.wait_for(tool_ends, 2 + RETURN_S), agents.Completed)
         expect_alive(worker)
+        await eventually(
+            lambda: [json.loads(line) for line in worker.log.lines if '"broker_lost_writes"' in line],
+            "the worker says whose writes were lost",
+            until=lambda said: at_work.session.id in {each.get("session") for each in said},
+        )
 
         # Observers that go on after their cursors see the rest, whole; of the lost turn nobody has written anything.
         for each in (quiet, outgrown, sent, asked, at_work):

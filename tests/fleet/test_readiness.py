@@ -90,7 +90,7 @@ async def test_a_worker_is_ready_exactly_while_it_can_be_given_turns(
             await not_ready("draining")
             await asyncio.to_thread(worker.process.wait, 10)
             assert "no worker runs with --ready-file" in str(why_not_ready(file))
-            assert turn.id
+            assert isinstance(await turn.result(), agents.Completed), "it ended within the grace"
 
 
 def test_what_is_no_ready_file_is_said(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from commands import Terminal, called, folder_of_agents, read_until, run, session_of, start, worker
+from commands import Terminal, folder_of_agents, read_until, run, session_of, start, worker
 from real_server import serving
 
 
@@ -106,8 +106,8 @@ def test_a_worker_refuses_an_unfit_broker_in_one_sentence(home: Path, tmp_path: 
     assert len(done.stderr.splitlines()) == 1
 
 
-async def test_the_listing_of_commands_cuts_no_line() -> None:
-    said = (await called({}, "--help")).stdout
+def test_the_listing_of_commands_cuts_no_line(home: Path) -> None:
+    said = run(home, {"COLUMNS": "80"}, "--help").stdout
 
     _, _, commands = said.partition("Commands:\n")
     assert len(commands.splitlines()) == 9

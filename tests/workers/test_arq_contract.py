@@ -78,7 +78,7 @@ async def test_what_a_worker_has_from_the_start(worker: TurnWorker) -> None:
     assert isinstance(function, Function)
     assert function.coroutine is module.run_turn
     assert (function.keep_result_s, worker.keep_result_s) == (0, 0)
-    assert (worker.max_tries, worker.job_timeout_s) == (10**6, module._JOB_TIMEOUT_S)
+    assert (worker.max_tries, worker.job_timeout_s) == (10**6, 30 * 86_400)
 
 
 async def test_a_slot_is_taken_and_given_back(worker: TurnWorker) -> None:
