@@ -19,7 +19,7 @@ _FINDINGS: Final = 1
 
 
 @click.command(short_help="Check that stored sessions are whole and in order.")
-@click.argument("sessions", metavar="SESSION…", nargs=-1)
+@click.argument("sessions", metavar="[SESSION…]", nargs=-1)
 @click.option("--all", "every", is_flag=True, help="Every session that is kept, archived ones too.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a session.")
 @url_option

@@ -95,6 +95,14 @@ async def test_what_cannot_be_retried_is_one_line(place: tuple[Env, Broker]) -> 
         assert "Name a SESSION and a TURN, or give --all." in done.stderr
 
 
+async def test_one_attempt_is_one(place: tuple[Env, Broker]) -> None:
+    env, broker = place
+    broker.settings = broker.settings.model_copy(update={"max_attempts": 1})
+    session, _ = await dead_letter(broker, "Pay.")
+
+    assert f"  1 attempt  {session}  " in (await called(env, "dead", "list")).stdout
+
+
 async def test_there_are_more_than_are_listed_is_said(place: tuple[Env, Broker]) -> None:
     env, broker = place
     for text in ("one", "two"):
