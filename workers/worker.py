@@ -133,6 +133,9 @@ class TurnWorker(Worker):
                 except BrokerUnavailableError as away:
                     self.readiness.away(away)
                     wait = 0.1
+                except Exception as failed:  # noqa: BLE001 - a worker that ended would cost its turns an attempt each
+                    log.warning("loop_failed", worker=self.id, loop="claim", **fault(failed))
+                    wait = 1.0
                 await self._wait_for_work(wait)
             await self._drained.wait()
         finally:

@@ -92,13 +92,11 @@ async def run_worker(
         for _ in range(2):  # as two signals
             breaking.add_done_callback(signalled)
     broker = Broker(settings)
+    running, main = TurnWorker(broker, definitions, ready_file=ready_file), None
     try:
-        running = TurnWorker(broker, definitions, ready_file=ready_file)
         if not await _first(stop, running.readiness.until_fit()):
             main = asyncio.create_task(running.main())
             await _first(stop, asyncio.shield(main))
-        else:
-            main = None
         hurrying = asyncio.create_task(_hurried(running, hurry))
         await running.drain(settings.grace)
         hurrying.cancel()
@@ -109,6 +107,8 @@ async def run_worker(
         stop_signals.ignore(loop)
         if ready_file is not None:
             ready_file.remove()
+        if main is not None:
+            await running.drain(0)  # where it ends by an error, what it runs is handed back
         await broker.close()
         if breaking is not None:
             breaking.cancel()
