@@ -1,4 +1,4 @@
-"""Leases that differ by worker: "long" and "short" look by their own, and neither takes the other for dead or alive by mistake."""
+"""Leases that differ by worker: long and short ones look by their own, and nobody takes another for dead or alive by mistake."""
 
 from __future__ import annotations
 
