@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from broker.protocol.wire import is_beside, parse_stream_id
 
@@ -55,9 +55,9 @@ def check_history(
     turns, entries, callbacks = _Turns(), _Entries(), _Callbacks()
     rules: list[_Rule] = [_Places(), _Runs(), turns, entries, callbacks, _Calls(), _Termination()]
     findings = []
-    for each in joined(records):
+    for each in joined([record if _is_record(record.body) else record._replace(body={}) for record in records]):
         if not each.body:
-            findings.append(Finding("no_record", each.id, "No event is stored here: this is no JSON object."))
+            findings.append(Finding("no_record", each.id, "What is stored here is no event of ours."))
         if "blob" in each.body or (is_beside(each.body) and "entry" not in each.body):
             findings.append(Finding("lost_body", each.id, f"The body of this {each.body.get('type')} is gone."))
         for rule in rules:
@@ -73,6 +73,20 @@ def check_history(
     findings += callbacks.accepted(answers)
     findings += entries.reported(reports)
     return sorted(findings, key=_place)
+
+
+_FORMS: Final[dict[str, type]] = {
+    **dict.fromkeys(("type", "turnId", "status", "callbackId"), str),
+    **dict.fromkeys(("entry", "callback", "private", "state"), dict),
+}
+
+
+def _is_record(body: Mapping[str, Any]) -> bool:
+    """Whether the members that rules look at have the forms that they look for."""
+    parts = [body.get(name) for name in ("entry", "callback")]
+    return all(isinstance(body[name], form) for name, form in _FORMS.items() if name in body) and all(
+        isinstance(part.get("id"), str) for part in parts if isinstance(part, Mapping)
+    )
 
 
 def _place(finding: Finding) -> tuple[int, str]:

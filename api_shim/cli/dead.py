@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import asdict
 from datetime import datetime
 from typing import Final
@@ -16,7 +17,13 @@ from api_shim.local import current_host
 from api_shim.session import Session
 from broker.dead_letters import DeadLetter, lost_runs, messages_of, read_letter, read_turn_log
 from broker.protocol.content import camel, content_from_wire, content_text
-from broker.protocol.errors import AgentsError, BrokerUnavailableError
+from broker.protocol.errors import (
+    SessionBusyError,
+    SessionNotFoundError,
+    SessionTerminatedError,
+    TurnNotFoundError,
+    UnsupportedSessionProcedureError,
+)
 from broker.protocol.records import Busy
 from broker.protocol.values import JsonValue
 
@@ -156,9 +163,7 @@ async def _retry(session: str, turn: str) -> int:
     await ready_place()
     try:
         new = await Session(session, host=current_host()).turn(turn).retry()
-    except BrokerUnavailableError:
-        raise
-    except AgentsError as refused:
+    except (SessionTerminatedError, UnsupportedSessionProcedureError, SessionBusyError) as refused:
         complain(str(refused))
         return _NOT_RETRIED
     if isinstance(new, Busy):
@@ -176,5 +181,8 @@ async def _retry_all() -> int:
                 f"Left: turn {letter.turn_id}, whose session {letter.session_id} has ended. Send what it was asked anew."
             )
             continue
-        status = await _retry(letter.session_id, letter.turn_id) or status
+        with contextlib.suppress(
+            TurnNotFoundError, SessionNotFoundError
+        ):  # somebody else was quicker, or its time was over
+            status = await _retry(letter.session_id, letter.turn_id) or status
     return status

@@ -389,7 +389,7 @@ async def test_a_subagent_that_ended_without_telling_its_parent_is_found(told: S
     assert codes("e-1") == [[("lost_report", "e-1")], []]
 
 
-@pytest.mark.parametrize("body", ["no JSON", "[]", '{"type":'])
+@pytest.mark.parametrize("body", ["no JSON", "[]", '{"type":', '{"type":["x"]}', '{"type":"entryAdded","entry":"x"}'])
 async def test_what_is_no_event_is_a_finding_beside_all_that_is(broker: Broker, body: str) -> None:
     holder = await holders.running(broker)
     assert (await holder.finish())[0] == "finished"

@@ -80,13 +80,13 @@ async def test_what_cannot_be_retried_is_one_line(place: tuple[Env, Broker]) -> 
     session, turn = await dead_letter(broker, "Pay 100.")
     active = await holders.start(broker, session)
     refused = {
-        (session, turn): f"is busy with turn {active}",
-        (session, "none"): "turn none is not in the dead letters; `turnstream dead list` says which are",
-        ("nowhere", turn): "There is no session 'nowhere'",
+        (session, turn): (1, f"is busy with turn {active}"),
+        (session, "none"): (2, "turn none is not in the dead letters; `turnstream dead list` says which are"),
+        ("nowhere", turn): (2, "There is no session 'nowhere'"),
     }
-    for (of, which), says in refused.items():
+    for (of, which), (status, says) in refused.items():
         done = await called(env, "dead", "retry", of, which)
-        assert (done.exit_code, done.stdout, len(done.stderr.splitlines())) == (1, "", 1)
+        assert (done.exit_code, done.stdout, len(done.stderr.splitlines())) == (status, "", 1)
         assert says in done.stderr
     assert (await called(env, "dead", "show", session, "none")).exit_code == 2
     for arguments in ((), (session,), (session, turn, "--all")):
