@@ -114,6 +114,8 @@ class HeldTurns:
                 await self.hand_back(job, fence)
             self._left(job, "stopped")
             raise
+        except Superseded:
+            self._left(job, "superseded")
         except (Gap, BrokerUnavailableError):
             while not await self.hand_back(job, fence) and not self.stopping.is_set():
                 pass  # each try takes its budget
@@ -137,8 +139,8 @@ class HeldTurns:
         """Hand the turn of a job back though its run has not stopped: what it still does is refused."""
         job = queue.named_job(job_id)
         run = self.runs.get(job.session_id)
-        if run is not None and run.context.turn_id == job.turn_id:
-            await self.hand_back(job, run.context.fence)
+        if run is not None and run.context.turn_id == job.turn_id and await self.hand_back(job, run.context.fence):
+            run.context.lease.lose()
 
     async def _begin(
         self, job: queue.Job, fence: str, after: str, *, rung: bool
@@ -175,15 +177,12 @@ class HeldTurns:
         if begun.after != history.last:
             history = History()  # the broker lost what this one was folded from
         try:
-            try:
-                run = await self._prepared(job, fence, begun, history, lease, bad)
-            except _CannotRunError as cannot:
-                await self._fail(job, fence, begun, cannot.error, history.text)
-                self._left(job, "ended")
-                return
-            await self._go_on(run, job, begun.attempt)
-        except Superseded:
-            self._left(job, "superseded")
+            run = await self._prepared(job, fence, begun, history, lease, bad)
+        except _CannotRunError as cannot:
+            await self._fail(job, fence, begun, cannot.error, history.text)
+            self._left(job, "ended")
+            return
+        await self._go_on(run, job, begun.attempt)
 
     async def _prepared(
         self, job: queue.Job, fence: str, begun: Begun, history: History, lease: Lease, bad: str | None
@@ -258,6 +257,7 @@ class HeldTurns:
         except (Superseded, Gap):
             raise
         except (Exception, SystemExit) as failed:  # noqa: BLE001 - whatever the agent's code raises ends its turn, not the worker
+            run.heed()
             # Also a broker that is away: it is another one, the run waits for its own.
             await run.fail(ProtocolError(message=self._said(job, failed), code="internal_error"))
             return "ended"

@@ -265,14 +265,12 @@ class HookRuns:
         failed: BaseException
         try:
             return await bound.call(*shown, **inputs)
-        except asyncio.CancelledError as cancelled:
-            if current is None or current.cancelling() > cancels:
-                raise
-            failed = cancelled  # not the run was cancelled, but something that the hook awaited
         except HookRaised as raised:
             failed = raised.error
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a hook raises fails its turn, not the worker
-            failed = error
+        except (Exception, SystemExit, asyncio.CancelledError) as error:  # noqa: BLE001 - whatever a hook raises fails its turn, not the worker
+            failed = error  # of a cancellation: not the run's, but that of something that the hook awaited
+        if current is None or current.cancelling() > cancels:
+            raise asyncio.CancelledError from None  # whatever the hook made of it
         facts = self._facts
         ids = {"session": facts.session_id, "turn": facts.turn_id, "hook": hook.name, "point": point}
         log.warning("hook_failed", **ids, **fault(failed))

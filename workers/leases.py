@@ -11,6 +11,8 @@ import math
 import threading
 from time import monotonic
 
+from broker.runs import Superseded
+
 
 class Lease:
     """One job's lease.
@@ -19,13 +21,13 @@ class Lease:
     would only cut short what it does about it.
     """
 
-    __slots__ = ("_renewed", "lost", "queue", "told", "until")
+    __slots__ = ("_news", "lost", "queue", "told", "until")
 
     def __init__(self, queue: str = "", until: float = math.inf) -> None:
         self.queue = queue
         self.until = until
         self.lost = self.told = False
-        self._renewed: asyncio.Event | None = None
+        self._news: asyncio.Event | None = None
 
     @property
     def left(self) -> float:
@@ -35,19 +37,29 @@ class Lease:
     def renew(self, until: float) -> None:
         """A renewal has confirmed it."""
         self.until = max(until, self.until)
-        if self._renewed is not None:
-            self._renewed.set()
-            self._renewed = None
+        self._wake()
+
+    def lose(self) -> None:
+        """The job is somebody else's, or nobody's: who waits for a renewal waits for nothing."""
+        self.lost = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._news is not None:
+            self._news.set()
+            self._news = None
 
     async def stands(self) -> None:
         """Return at once while it certainly stands; past its end, wait until a renewal has confirmed it.
 
-        For one that is lost that never comes: its run is cancelled.
+        Raises `Superseded` once it is lost: its run is cancelled as well, but the agent's code may have swallowed that.
         """
-        while monotonic() >= self.until:
-            if self._renewed is None:
-                self._renewed = asyncio.Event()
-            await self._renewed.wait()
+        while self.lost or monotonic() >= self.until:
+            if self.lost:
+                raise Superseded
+            if self._news is None:
+                self._news = asyncio.Event()
+            await self._news.wait()
 
 
 class Leases:

@@ -78,6 +78,14 @@ class TurnRun:
         """The session, folded up to what this run has seen."""
         return self._writer.history
 
+    def heed(self) -> None:
+        """Raise `CancelledError` once the run was told to stop: what the agent's code made of it is no failure of the turn.
+
+        The word counts, not `Task.cancelling()`: agents' code may cancel its own task, and nobody hands a turn back for that.
+        """
+        if self.context.lease.told:
+            raise asyncio.CancelledError
+
     async def run(self) -> Outcome:
         """Take steps until the turn has parked or ended.
 
@@ -126,6 +134,7 @@ class TurnRun:
             return await self._fail(failed.error, failed.effects)
 
     async def _step(self) -> Outcome | None:
+        self.heed()
         await self._writer.lease.stands()
         if self._writer.gap:
             raise Gap
@@ -216,6 +225,7 @@ class TurnRun:
             try:
                 await self._reply()
             except ModelError as failed:
+                self.heed()
                 if failed.retryable and attempt < attempts:
                     backoff = _MODEL_BACKOFF_S * 2 ** (attempt - 1) * (0.5 + random.random() / 2)  # noqa: S311 - jitter
                     await asyncio.sleep(backoff if failed.retry_after is None else failed.retry_after)
@@ -277,6 +287,7 @@ class TurnRun:
 
     async def _fail(self, error: ProtocolError, effects: Effects | None = None) -> Outcome:
         """End the turn as failed, after these effects, which withdraw what the model was writing."""
+        self.heed()
         text, context = (None if effects else self._cut_text) or self.history.text, self.context
         report = b""
         if context.spawned is not None:

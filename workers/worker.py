@@ -296,7 +296,7 @@ class TurnWorker(Worker):
             return
         if not lease.lost and (why == "lost" or lease.left <= 0):  # a turn that was cut is not lost
             log.warning("lease_lost", worker=self.id, job=job_id)
-        lease.lost = True
+        lease.lose()
         self._tell(job_id)
 
     async def _keep_house(self) -> None:

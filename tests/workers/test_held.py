@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
+import holders
 import pytest
-from turns import staged
+from turns import Stage, Steps, add, call, staged, working
 
 from broker.broker import Broker
 from broker.protocol.errors import BrokerUnavailableError
 from workers import held
+from workers.agent import AgentDefinition
 from workers.fold import History
 from workers.held import HeldTurns
-from workers.models import ModelRequest, ModelText
+from workers.hooks import Hook
+from workers.models import ModelDelta, ModelError, ModelRequest, ModelStop, ModelText
 
 
 @pytest.fixture
@@ -99,3 +103,79 @@ async def test_whatever_a_model_raises_fails_its_turn_once(broker: Broker, raise
         error = (await stage.ended())["error"]
         assert stage.worker.turns.handed_back == []
     assert (error["code"], asked) == ("internal_error", 1)
+
+
+# What the agent's code makes of being told to stop.
+
+
+class Answering:
+    """Waits to be cancelled, once, and answers that with an exception of its own, or (None) with a call as if nothing were."""
+
+    def __init__(self, answer: BaseException | None) -> None:
+        self.reached = asyncio.Event()
+        self.answer = answer
+        self.asked = 0
+
+    async def wait(self) -> None:
+        """Wait, the first time."""
+        self.asked += 1
+        if self.asked > 1:
+            return
+        self.reached.set()
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            if self.answer is not None:
+                raise self.answer from None
+
+    async def stream(self, _request: ModelRequest) -> AsyncIterator[ModelDelta]:
+        """Say a word, and wait."""
+        yield ModelText("a")
+        first = not self.asked
+        await self.wait()
+        if first:
+            yield call("add", "c", a=1, b=2)
+        yield ModelStop()
+
+
+class Waits(Hook):
+    """A hook whose code is that."""
+
+    def __init__(self, code: Answering) -> None:
+        self.code = code
+
+    async def pre_llm_call(self, _ctx: Any) -> None:
+        await self.code.wait()
+
+
+@pytest.mark.parametrize(
+    ("place", "answer"),
+    [
+        ("model", OSError("its socket was closed already")),
+        ("model", ModelError("cut", code="x")),
+        ("model", ModelError("cut", code="x", retryable=True)),
+        ("model", SystemExit(1)),
+        ("model", None),
+        ("hook", OSError("its socket was closed already")),
+        ("hook", None),
+    ],
+)
+async def test_a_drain_hands_back_a_turn_whatever_its_code_makes_of_that(
+    broker: Broker, logs: list[Any], place: str, answer: BaseException | None
+) -> None:
+    """It is the cancellation, and no failure of the turn; nothing more is begun in it here."""
+    code = Answering(answer)
+    hooks = [Waits(code)] if place == "hook" else []
+    definition = AgentDefinition(model=Steps() if hooks else code, name="agent", tools=[add], hooks=hooks)
+    async with working(broker, definition) as worker:
+        stage = Stage(broker, worker, await holders.open_session(broker))
+        turn = await stage.send()
+        await code.reached.wait()
+        await worker.drain(0)
+
+        assert worker.turns.handed_back == [turn]
+        assert await holders.fields(broker, stage.session_id, "job", "attempts", "fence") == ["queued", "0", ""]
+    assert (code.asked, await stage.entries("toolResult"), await stage.notices()) == (1, [], [])
+    assert [entry["event"] for entry in logs if entry.get("log_level") in ("warning", "error")] == []
+    async with working(broker, definition):
+        assert (await stage.ended())["type"] == "completed"

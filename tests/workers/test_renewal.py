@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import AsyncIterator
 from time import monotonic
@@ -20,11 +21,13 @@ from turns import Gate, Steps, call, staged, working, writer_for
 from broker import fault_points, queue, transitions
 from broker.broker import Broker
 from broker.keys import new_id
+from broker.runs import Superseded
 from broker.settings import Settings
 from workers import worker as worker_module
 from workers.agent import AgentDefinition
 from workers.effects import Effects
 from workers.leases import Lease
+from workers.models import ModelDelta, ModelRequest, ModelStop, ModelText
 from workers.tools import tool
 from workers.worker import TurnWorker
 
@@ -188,6 +191,48 @@ async def test_a_run_is_told_once_to_stop_and_tidies_up(redis_broker: Broker) ->
         cleaning.open.set()
         await draining
     assert did == ["cleaned", "released"]
+
+
+@pytest.mark.parametrize("why", ["ended", "drained"])
+async def test_a_run_that_swallows_its_one_word_ends_at_its_next_write(short: Broker, why: str) -> None:
+    """Its lease is over by then, and nobody renews it: its slot is free again all the same."""
+    reached, free = asyncio.Event(), asyncio.Event()
+
+    class Swallowing:
+        async def stream(self, _request: ModelRequest) -> AsyncIterator[ModelDelta]:
+            reached.set()
+            while not free.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await free.wait()
+            yield ModelText("b")
+            yield ModelStop()
+
+    async with staged(short, Swallowing()) as stage:
+        await stage.send()
+        await reached.wait()
+        lease = stage.worker.turns.runs[stage.session_id].context.lease
+        draining = None
+        if why == "ended":
+            await stage.interrupt()
+            await eventually(lambda: lease.told, "it is told")
+        else:
+            draining = asyncio.create_task(stage.worker.drain(0))
+            await eventually(lambda: stage.worker.turns.handed_back, "its turn is handed back")
+        await eventually(lambda: lease.left, "its lease is over", until=lambda left: left < 0)
+        free.set()
+        await eventually(lambda: stage.worker.tasks, "it ends", until=lambda tasks: not tasks, within=2)
+        if draining is not None:
+            await draining
+            await stage.interrupt()
+
+
+async def test_who_waits_for_a_renewal_hears_that_the_lease_is_lost() -> None:
+    lease = Lease(until=monotonic())
+    waiting = asyncio.create_task(lease.stands())
+    await asyncio.sleep(0)
+    lease.lose()
+    with pytest.raises(Superseded):
+        await asyncio.wait_for(waiting, 1)
 
 
 async def test_it_says_when_every_queue_last_answered(short: Broker) -> None:
