@@ -233,12 +233,16 @@ class Writer:
         return not self._whole.is_set()
 
     async def reload(self, first: Callable[[], Effects] = Effects) -> None:
-        """Drop the fold after a `Gap`: read what the broker still has, write `first` there, and go on. Raises `Gap` anew."""
-        gap = self._failed
-        if not isinstance(gap, Gap):
+        """Drop the fold after a `Gap`: read what the broker still has, write `first` there, and go on.
+
+        Raises `Gap` anew, and what a write behind the gap met: where the turn is another's, there is nothing to go on with.
+        """
+        if not self.gap:
             return
         while self._sending is not None:
             await asyncio.wait({self._sending})
+        if self._failed is not None and not isinstance(self._failed, Gap):
+            raise self._failed
         (op,) = await self._held(lambda: self._broker.read(("HGET", session_key(self._broker, self._session_id), "op")))
         self._op, self.history = int(op or 0), History()
         await self.catch_up()

@@ -8,11 +8,12 @@ import holders
 import pytest
 from turns import writer_for
 
-from broker import transitions
+from broker import fault_points, transitions
 from broker.broker import Broker
+from broker.keys import new_id
 from broker.log import read_raw
 from broker.protocol.content import content_text
-from broker.runs import Superseded
+from broker.runs import Child, Gap, SpawnCall, Superseded
 from broker.transitions import Raw
 from workers import writer as module
 from workers.effects import Effects
@@ -99,6 +100,37 @@ async def test_a_refused_write_is_told_to_everyone_who_waits(broker: Broker) -> 
     with pytest.raises(Superseded):
         writer.more_text("message", "m", "text")
     assert said(writer) == ["hello"]
+
+
+async def test_what_a_write_behind_a_gap_met_ends_the_recovery(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The turn is interrupted just then. To come back with nothing read would have the run recover for ever."""
+    holder = await holders.running(broker)
+    writer = await writer_for(broker, holder)
+    await writer.write(message("lost"))
+    await holders.command(broker, "XDEL", broker.keys.of("log", holder.session_id), writer.history.last)
+
+    async def interrupted() -> None:
+        await holders.verb_interrupt(broker, holder)
+
+    monkeypatch.setitem(fault_points.armed, "spawn.after", interrupted)
+    child = Child(
+        session_id=f"0-{new_id()}",
+        turn_id=new_id(),
+        agent="helper",
+        path=("helper",),
+        customization=b"",
+        call=SpawnCall(new_id(), "c"),
+        cut=b"{}",
+        task=holders.sent("do"),
+    )
+    spawning = asyncio.create_task(writer.spawn(child, message("spawned"), 5))
+    await asyncio.sleep(0)
+    told = await asyncio.gather(spawning, writer.write(message("behind")), return_exceptions=True)
+    assert [type(each) for each in told] == [Gap, Superseded]
+    assert writer.gap
+
+    with pytest.raises(Superseded):
+        await writer.reload()
 
 
 async def test_a_cancelled_waiter_does_not_take_the_write_back(broker: Broker) -> None:
