@@ -37,6 +37,8 @@ class CallRuns:
         self._writer = writer
         self._hooks = hooks
         self._sources = sources
+        self.stopping = False
+        """Whether the run stops them, and so reads nothing anew."""
         self._at_work: dict[str, str] = {}
         """The tools that run: each call's id, and its result's entry."""
 
@@ -148,7 +150,7 @@ class CallRuns:
 
     async def _conclude_once(self, call: Call, entry_id: str, result: ToolResult, *, replaced: bool) -> None:
         """Write the result of a tool that ran; when the broker loses writes meanwhile, to its call as the log has it then."""
-        while True:
+        while not (self.stopping and self._writer.gap):  # else it would wait for its run, and its run for it
             await self._writer.whole()  # while it is read anew, the history says nothing of the call
             known = self._writer.history.calls.get(call.tool_call_id)
             if known is None or known.done:

@@ -108,9 +108,11 @@ class TurnRun:
                 await self._writer.close()
 
     async def _stop_calls(self) -> None:
+        self._calls.stopping = True
         for task in self._running.values():
             task.cancel()
         await asyncio.gather(*self._running.values(), return_exceptions=True)
+        self._calls.stopping = False
 
     async def _recover(self) -> None:
         """The broker lost writes: go on from what it still has. Tools that run go on; a model call is made again."""
@@ -121,7 +123,6 @@ class TurnRun:
         while self._writer.gap:
             with contextlib.suppress(Gap):  # once more
                 await self._writer.reload(self._calls.started_again)
-        self._reap()
         for call_id, task in self._running.items():
             if (call := self.history.calls.get(call_id)) is None or call.done:
                 task.cancel()  # its call is lost too: the model is asked again

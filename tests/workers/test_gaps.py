@@ -14,7 +14,8 @@ from turns import Gate, Stage, Steps, call, read, staged
 
 from broker import fault_points
 from broker.broker import Broker
-from workers.tools import tool
+from workers.hooks import Hook, HookCall, HookContext
+from workers.tools import ToolResult, tool
 from workers.writer import Writer
 
 Kept = dict[bytes, tuple[bytes, int]]
@@ -365,3 +366,114 @@ async def test_a_tool_that_ends_while_the_log_is_read_anew_keeps_its_result(
         await expect_whole_and_said(stage, logs)
         assert await stage.results() == {"a": "worked 0", "b": "worked 1"}
         assert runs == {0: 1, 1: 1}
+
+
+# What a tool answers when it is told to stop.
+
+
+class Told:
+    """A tool that answers its cancel with a result, and beside it one that ends first."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.first = Gate()
+        self.started = asyncio.Event()
+        self._moment = Moment(broker)
+
+        @tool
+        async def quick() -> str:
+            """Be quick."""
+            await self.first.wait()
+            return "quick"
+
+        @tool
+        async def kind() -> str:
+            """Say how far it came."""
+            self.started.set()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+            return "half way"
+
+        self.tools = quick, kind
+        self.model = Steps([call("quick", "a"), call("kind", "b")])
+
+    async def lose(self, stage: Stage) -> None:
+        """Start both, and lose what came since, which the run has folded."""
+        await stage.send()
+        await self.first.reached.wait()
+        await self.started.wait()
+        await self._moment.take()
+        await stage.send("lost")
+        run, stored = stage.worker.turns.runs[stage.session_id], len(await stage.records())
+        await eventually(lambda: run.history.n, "it is folded", until=lambda n: n == stored)
+        await self._moment.go_back()
+
+
+async def test_a_tool_that_answers_its_cancel_holds_up_no_run_that_was_cut_while_it_read_anew(
+    redis_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, reading, real = Told(redis_broker), Gate(), Writer.catch_up
+
+    async def slow(writer: Writer) -> None:
+        if writer.history.n == 0:
+            await reading.wait()
+        await real(writer)
+
+    async with staged(redis_broker, told.model, *told.tools) as stage:
+        await told.lose(stage)
+        monkeypatch.setattr(Writer, "catch_up", slow)
+        told.first.open.set()
+        await reading.reached.wait()
+        await stage.interrupt()
+        await eventually(lambda: stage.worker.tasks, "its slot is free", until=lambda tasks: not tasks)
+        assert (await stage.ended())["type"] == "interrupted"
+
+
+class Refusing(Hook):
+    """Fails over one tool's result; waits first, if it is told to."""
+
+    def __init__(self, gate: Gate | None = None) -> None:
+        self._gate = gate
+
+    async def post_tool_call(self, _ctx: HookContext[None], call: HookCall, _result: ToolResult) -> None:
+        """Fail."""
+        if call.name == "client.quick":
+            if self._gate is not None:
+                await self._gate.wait()
+            raise ValueError
+
+
+async def test_a_tool_that_is_stopped_for_a_failed_hook_and_is_the_first_to_meet_a_gap_holds_up_no_turn(
+    redis_broker: Broker, logs: list[Any]
+) -> None:
+    """The loss is made good, and the turn goes on."""
+    told = Told(redis_broker)
+    async with staged(redis_broker, told.model, *told.tools, hooks=[Refusing()]) as stage:
+        await told.lose(stage)
+        told.first.open.set()
+        assert (await stage.ended())["type"] == "completed"
+        assert gaps(logs) == [stage.turn]
+
+
+async def test_a_hook_that_fails_while_the_log_is_read_anew_fails_the_turn_by_its_name(
+    redis_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, hooking, reading, real = Told(redis_broker), Gate(), Gate(), Writer.catch_up
+
+    async def slow(writer: Writer) -> None:
+        if writer.history.n == 0:
+            await reading.wait()
+        await real(writer)
+
+    async with staged(redis_broker, told.model, *told.tools, hooks=[Refusing(hooking)]) as stage:
+        await told.lose(stage)
+        told.first.open.set()
+        await hooking.reached.wait()
+        monkeypatch.setattr(Writer, "catch_up", slow)
+        await stage.send("news, behind a hole")
+        await reading.reached.wait()
+        hooking.open.set()
+        run = stage.worker.turns.runs[stage.session_id]
+        await eventually(lambda: [task for task in run._running.values() if task.done()], "the hook has failed")
+        reading.open.set()
+        state = await stage.ended()
+        assert (state["type"], state["error"]["code"]) == ("failed", "hook_failed")
