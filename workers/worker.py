@@ -80,7 +80,7 @@ class TurnWorker(Worker):
         self.id = new_id()
         self.ready = asyncio.Event()
         self.stopping = asyncio.Event()
-        self._agents: dict[str, AgentDefinition] = {}
+        self._agents = {agent.name: agent for agent in agents}
         self._claiming = asyncio.Lock()
         self._due = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -88,7 +88,6 @@ class TurnWorker(Worker):
         self._drained = asyncio.Event()
         self._bell: asyncio.Task[None] | None = None
         self._unanswered: dict[str, tuple[str, float]] = {}  # claims: each queue's nonce, and when it was first sent
-        self._agents.update((agent.name, agent) for agent in agents)
         self.turns = HeldTurns(broker, self.id, self._agents, self.functions, self.ctx, self.stopping)
         self.ctx["runs"] = self.turns.runs
         self.readiness = Readiness(broker, self.id, lambda: self.renewal.renewed_at, ready_file)
@@ -135,6 +134,7 @@ class TurnWorker(Worker):
                     wait = 0.1
                 except Exception as failed:  # noqa: BLE001 - a worker that ended would cost its turns an attempt each
                     log.warning("loop_failed", worker=self.id, loop="claim", **fault(failed))
+                    self._unanswered.clear()  # it is answered
                     wait = 1.0
                 await self._wait_for_work(wait)
             await self._drained.wait()
@@ -176,7 +176,7 @@ class TurnWorker(Worker):
                 self.broker, key, worker=self.id, slots=free, lease=lease, budget=_CLAIM_S / 2, nonce=nonce
             )
             del self._unanswered[key]
-            for job_id, body in claimed.jobs:
+            for job_id, body in claimed.jobs[: self.max_jobs - self.job_counter]:  # what a repeat gives beyond lapses
                 self.turns.leases.take(job_id, key, asked + lease)
                 await self._start(key, job_id, body)
             self.readiness.back()
@@ -220,7 +220,7 @@ class TurnWorker(Worker):
         """A token says that a job is there, and which; the queue alone says whether it still is.
 
         An idle worker begins the job it was rung for, one call in all; a busy one claims what is due together, and so does one
-        whose claim is under way: that may give this very job, or as many as there are slots.
+        whose claim is not answered: that may give this very job, or as many as there are slots.
         """
         keys = [f"{key}:wake" for _, key in self._queues()]
         async with contextlib.aclosing(pop_token(self.broker, keys, _BELL_S)) as tokens:
@@ -230,7 +230,7 @@ class TurnWorker(Worker):
 
     async def _rung(self, wake: str, job_id: str) -> None:
         free = not self.stopping.is_set() and self.job_counter < self.max_jobs
-        busy = self.job_counter * 2 >= self.max_jobs or self._claiming.locked()
+        busy = self.job_counter * 2 >= self.max_jobs or self._unanswered
         if free and not busy and job_id not in self.tasks:
             await self._start(wake.removesuffix(":wake"), job_id, None)
         elif free:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from eventually import eventually
 from turns import Steps, staged
 
 from broker import queue
@@ -25,3 +26,16 @@ async def test_a_claim_that_is_refused_ends_no_worker(broker: Broker, monkeypatc
         await stage.send()
         assert (await stage.ended())["type"] == "completed"
     assert refusals == []
+
+
+async def test_a_worker_whose_claims_are_refused_runs_what_it_is_rung_for(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, logs: list[Any]
+) -> None:
+    async def claim(*_args: Any, **_options: Any) -> queue.Claimed:
+        raise SdkError("the access list does not allow it")
+
+    monkeypatch.setattr(queue, "claim", claim)
+    async with staged(broker, Steps(["done"])) as stage:
+        await eventually(lambda: [entry for entry in logs if entry["event"] == "loop_failed"], "one is refused")
+        await stage.send()
+        assert (await stage.ended())["type"] == "completed"
