@@ -216,7 +216,7 @@ class HeldTurns:
             )
             await fold_raw(self.broker, job.session_id, history, begun.tail)
             return await start_run(context, begun, history)
-        except (Superseded, BrokerUnavailableError):
+        except (Superseded, Gap, BrokerUnavailableError):
             raise
         except Exception as failed:
             raise _CannotRunError(self._said(job, failed), "internal_error") from failed

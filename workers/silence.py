@@ -72,14 +72,19 @@ class _Silence:
         cancels = task.cancelling()
         self._since, self._waiting = self._loop.time(), task
         try:
-            return await upcoming
-        except asyncio.CancelledError:
+            delta = await upcoming
+        except (Exception, SystemExit, asyncio.CancelledError):
             if not self._over or task.uncancel() > cancels:
-                raise  # the run was cancelled
+                raise  # its own, or the run was cancelled
             said = f"the model sent nothing for {self._limit:g} s"
             raise ModelError(said, code="model_timeout", retryable=True) from None
         finally:
             self._waiting = None
+        if self._over:  # the model swallowed that: it may be silent as long again
+            task.uncancel()
+            self._over = False
+            self._timer = self._loop.call_later(self._limit, self._look)
+        return delta
 
     def close(self) -> None:
         """Wait for nothing more."""

@@ -18,6 +18,7 @@ from workers.fold import History
 from workers.held import HeldTurns
 from workers.hooks import Hook
 from workers.models import ModelDelta, ModelError, ModelRequest, ModelStop, ModelText
+from workers.writer import Writer
 
 
 @pytest.fixture
@@ -103,6 +104,24 @@ async def test_whatever_a_model_raises_fails_its_turn_once(broker: Broker, raise
         error = (await stage.ended())["error"]
         assert stage.worker.turns.handed_back == []
     assert (error["code"], asked) == ("internal_error", 1)
+
+
+async def test_writes_that_are_lost_while_a_run_is_prepared_fail_no_turn(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is begun again, from what the broker still has."""
+    there, looks = Writer._is_there, list[str]()
+
+    async def lost_once(writer: Writer, event: str) -> bool:
+        looks.append(event)
+        return len(looks) > 1 and await there(writer, event)
+
+    monkeypatch.setattr(Writer, "_is_there", lost_once)
+    monkeypatch.setattr(held, "_PAGE", 1)  # the begin's reply does not hold the whole log
+    async with staged(broker, Steps()) as stage:
+        turn = await stage.send()
+        assert (await stage.ended())["type"] == "completed"
+        assert stage.worker.turns.handed_back == [turn]
 
 
 # What the agent's code makes of being told to stop.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
@@ -80,3 +81,33 @@ async def test_a_wait_that_was_cancelled_by_silence_leaves_its_task_in_order() -
     task = asyncio.current_task()
     assert task is not None
     assert task.cancelling() == 0
+
+
+async def test_a_model_that_swallows_its_cut_and_goes_on_is_cut_again() -> None:
+    async def swallowing() -> AsyncIterator[ModelDelta]:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.get_running_loop().create_future()
+        yield ModelText("word")
+        await asyncio.get_running_loop().create_future()
+
+    said, task = until_silent(swallowing(), 0.02), asyncio.current_task()
+    assert task is not None
+    assert (await anext(said), task.cancelling()) == (ModelText("word"), 0)
+    async with asyncio.timeout(5):
+        with pytest.raises(ModelError, match="sent nothing"):
+            await anext(said)
+
+
+async def test_whatever_a_model_answers_its_cut_with_it_was_silent() -> None:
+    async def failing() -> AsyncIterator[ModelDelta]:
+        try:
+            await asyncio.get_running_loop().create_future()
+            yield ModelText("word")
+        except asyncio.CancelledError:
+            raise OSError("its socket was closed already") from None
+
+    with pytest.raises(ModelError) as failed:
+        await anext(until_silent(failing(), 0.02))
+    task = asyncio.current_task()
+    assert task is not None
+    assert (failed.value.code, failed.value.retryable, task.cancelling()) == ("model_timeout", True, 0)
