@@ -55,8 +55,8 @@ async def list_letters(broker: Broker) -> AsyncGenerator[DeadLetter, None]:
 
 async def read_letter(broker: Broker, session_id: str, turn_id: str) -> DeadLetter:
     """Return one dead letter. Raises `TurnNotFoundError` when it is none, `SessionNotFoundError` for what is no session id."""
-    base = session_key(broker, session_id).partition("session:")[0]
-    asked = ("ZSCORE", f"{base}dead", f"{session_id} {turn_id}")
+    session_key(broker, session_id)  # an id that no session can have is said
+    asked = ("ZSCORE", f"{broker.keys.base_of(session_id)}dead", f"{session_id} {turn_id}")
     (died,) = await broker.read(asked, said=f"Session {session_id}: its dead letters could not be read")
     letter = None if died is None else await _letter(broker, session_id, turn_id, int(float(died)))
     if letter is None:

@@ -52,10 +52,14 @@ class Keys:
 
         Raises `KeyError` for an id that no session can have.
         """
+        return f"{self.base_of(session_id)}{kind}:{session_id}"
+
+    def base_of(self, session_id: str) -> str:
+        """Return what the keys of a session's shard begin with. Raises `KeyError` for an id that no session can have."""
         shard = shard_of(session_id)
         if shard is None:
             raise KeyError(session_id)
-        return f"{self.base(shard)}{kind}:{session_id}"
+        return self.base(shard)
 
     def live(self, session_id: str) -> str:
         """Return the channel on which a session's events are published."""

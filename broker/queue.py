@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
-import redis.exceptions as redis_errors
 
 from broker.broker import Broker
 from broker.keys import new_id
+from broker.pipeline import Refused
 
 _UUID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _JOB_ID: Final = re.compile(rf"\{{s(\d+)\}}.*?(\1-{_UUID}):({_UUID}):(\d+)")
@@ -130,7 +130,7 @@ async def hand_on(broker: Broker, wake: str, job_id: str) -> None:
 
     A token is only a hint: where a full broker refuses it, workers find the job when they look at the queue.
     """
-    with contextlib.suppress(redis_errors.ResponseError):
+    with contextlib.suppress(Refused):
         await asyncio.gather(
             broker.commands.command("LPUSH", wake, job_id), broker.commands.command("PEXPIRE", wake, TOKEN_MS)
         )

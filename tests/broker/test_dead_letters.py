@@ -13,12 +13,14 @@ from broker import transitions
 from broker.broker import Broker
 from broker.contents import Completed, Message, Note, completed
 from broker.dead_letters import DeadLetter, list_letters, lost_runs, messages_of, read_letter, read_turn_log, retry
+from broker.embedded import EmbeddedServer
 from broker.keys import new_id
 from broker.protocol.errors import (
     SessionNotFoundError,
     SessionTerminatedError,
     TurnNotFoundError,
 )
+from broker.settings import Settings
 from broker.stored_session import check_tree, read_tree
 from broker.transitions import ActiveTurn, Sent
 
@@ -45,6 +47,13 @@ async def dead_letter(broker: Broker, text: str = "Pay 100.", **options: Any) ->
     turn = await holders.start(broker, session_id, text)
     await die(broker, session_id)
     return await read_letter(broker, session_id, turn)
+
+
+async def test_a_dead_letter_is_found_whatever_the_prefix_is() -> None:
+    broker = Broker(Settings(prefix="my-session:"), EmbeddedServer())
+    letter = await dead_letter(broker)
+    await broker.close()
+    assert letter.preview == "Pay 100."
 
 
 async def letters(broker: Broker) -> list[tuple[str, str]]:
